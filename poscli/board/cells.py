@@ -4,6 +4,7 @@ A cell is a file of a few kB that is written once and never changed, so that any
 
     FOLDER/SEASON/ENCODING/TABLE-at-L-RECIPE-TEXT-SEED-KEY.json       one model on one text
     FOLDER/SEASON/documents/TEXT-KEY.json                             what was scored there: the sizes of the documents
+    FOLDER/SEASON/texts/TEXT.json                                     how far back it repeats itself
     FOLDER/SEASON/costs/TABLE-ENCODING.json                           seconds of a step and of a reading over none's
 
 Each file ends with the SHA-256 of what it says; one that was edited or damaged is named, and nothing comes of it.
@@ -26,7 +27,7 @@ from poscli.system.files import parse_object, read_bytes, write_atomic
 
 CURE = "restore it from where the cells are kept, or delete it: `poscli board run` makes it again"
 PER_NAT = 100  # losses are kept in hundredths of a nat per document; seeds move them by tens of hundredths
-DOCUMENTS, COSTS = "documents", "costs"
+DOCUMENTS, COSTS, TEXTS = "documents", "costs", "texts"
 
 
 class MadeBy(Frozen):
@@ -109,7 +110,19 @@ class CostCell(Frozen):
     origin: MadeBy
 
 
-Kept = TypeVar("Kept", Cell, Scored, CostCell)
+class TextProfile(Frozen):
+    """How far back a text repeats itself, and what an n-gram with a cache of the window wins by 16 L (R0)."""
+
+    season: str
+    text: str
+    ngram: int  # tokens that must occur again
+    octaves: tuple[tuple[int, int], ...]  # first and last distance, in tokens
+    density: tuple[float, ...]  # of the tokens that could be copied, the share per token of distance
+    exponent: tuple[float, float, float] | None  # the density falls as d ** -exponent, with its 95 % interval
+    won: tuple[float, float, float] | None  # bits per byte, with its 95 % interval
+
+
+Kept = TypeVar("Kept", Cell, Scored, CostCell, TextProfile)
 
 
 def encoding_folder(encoding: str) -> str:
@@ -136,7 +149,7 @@ def write_kept(path: Path, kept: Kept) -> bool:
 def read_cells(folder: Path, season: str) -> list[Cell]:
     """All cells of a season in a folder, in the order of their files' names."""
     here = Path(folder) / slug(season)
-    return list(_read_all(here, Cell, skip=(DOCUMENTS, COSTS)))
+    return list(_read_all(here, Cell, skip=(DOCUMENTS, COSTS, TEXTS)))
 
 
 def read_documents(folder: Path, season: str) -> dict[str, Scored]:
@@ -173,6 +186,16 @@ def key_of_cell(
 def documents_file(scored: Scored) -> Path:
     """Where the sizes of documents lie in the folder of cells."""
     return Path(slug(scored.season), DOCUMENTS, f"{_plain(scored.text)}-{scored.key}.json")
+
+
+def read_profiles(folder: Path, season: str) -> dict[str, TextProfile]:
+    """The profiles of the season's texts, as far as they are measured."""
+    return {each.text: each for each in _read_all(Path(folder) / slug(season) / TEXTS, TextProfile)}
+
+
+def profile_file(season: str, text: str) -> Path:
+    """Where the profile of a text lies in the folder of cells."""
+    return Path(slug(season), TEXTS, f"{_plain(text)}.json")
 
 
 def cost_file(season: str, table: str, encoding: str) -> Path:

@@ -1,4 +1,7 @@
-"""What an encoding of the board costs: a training step, and reading the longest windows, timed in turns with none."""
+"""What an encoding of the board costs, and what its texts hold.
+
+Costs are those of a training step and of reading the longest windows, timed in turns with a model without an encoding.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from poscli.bench.cases import BenchCase
 from poscli.bench.settings import AUTO
 from poscli.bench.timing import Timing, TurnPace, time_in_turns
 from poscli.bench.workloads import untrained_model, work_of
-from poscli.board.cells import CostCell, MadeBy, cost_file, write_kept
+from poscli.board.cells import CostCell, MadeBy, TextProfile, cost_file, profile_file, write_kept
 from poscli.board.gather import labels_of
 from poscli.board.season import Season
 from poscli.config.code import MEASURING, TRAINING, code_of
@@ -22,11 +25,15 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import PASS_TOKENS
 from poscli.sweep.job import Job
+from poscli.system.console import note
 from poscli.system.device import threads
+from poscli.system.errors import DataError
 from poscli.system.progress import Meter
 from poscli.system.provenance import commit, cpu, machine
+from poscli.workflows import measure_text
 
 YARDSTICK = "none"
+BYTES = "bytes"  # the tokenizer that is not trained on a text
 PACE = TurnPace(repeats=15, seconds=6.0, sample=0.05)
 Triple = tuple[float, float, float]
 
@@ -63,6 +70,38 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
             write_kept(cells / cost_file(season.name, table, label), cost)
             progress.advance(1, label)
     return len(wanted)
+
+
+def measure_texts(season: Season, cells: Path) -> int:
+    """Measure and keep how far back the season's texts repeat themselves, where that is not done; returns how many."""
+    train, new = season.train, 0
+    assert train.length is not None
+    for text in (*season.texts, season.control):
+        if (cells / profile_file(season.name, text)).exists():
+            continue
+        try:
+            found = measure_text(text, train.tokenizer, train.length, "" if train.tokenizer == BYTES else train.corpus)
+        except DataError as error:  # the ranks do not need it
+            note(f"no profile of {text}: {error}")
+            continue
+        profile, last = found["profile"], found["windows"][-1]
+        kept = TextProfile(
+            season=season.name,
+            text=text,
+            ngram=profile["ngram"],
+            octaves=tuple((first, stop) for first, stop in profile["octaves"]),
+            density=tuple(float(f"{each:.4g}") for each in profile["density"]),
+            exponent=_triple(profile["exponent"]),
+            won=_triple([last[name] for name in ("won", "low", "high")]),
+        )
+        new += write_kept(cells / profile_file(season.name, text), kept)
+    return new
+
+
+def _triple(values: Sequence[float | None]) -> Triple | None:
+    """An estimate with its interval, rounded; None if one of them is not known."""
+    known = [round(each, 4) for each in values if each is not None]
+    return (known[0], known[1], known[2]) if len(known) == len(values) else None
 
 
 def _ratio(config: RunConfig, none: RunConfig, case: BenchCase, device: torch.device) -> Triple:

@@ -25,7 +25,17 @@ import numpy as np
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.board.cells import PER_NAT, Cell, CostCell, Scored, read_cells, read_costs, read_documents
+from poscli.board.cells import (
+    PER_NAT,
+    Cell,
+    CostCell,
+    Scored,
+    TextProfile,
+    read_cells,
+    read_costs,
+    read_documents,
+    read_profiles,
+)
 from poscli.board.ranking import SPENT, Array, NumbersOfEncodings, rank
 from poscli.board.season import Season, SeasonTable
 from poscli.drawing.text import listed, named
@@ -123,6 +133,7 @@ class Standings:
     ceilings: tuple[Ceilings, ...]
     without: Mapping[str, tuple[str, ...]]  # by text, the labels of the top group if that text is left out
     missing: Mapping[str, int]  # by label, cells that are missing to three seeds
+    profiles: Mapping[str, TextProfile]  # by text: how far back it repeats itself, where that is measured
 
     @property
     def ranked(self) -> list[Row]:
@@ -151,11 +162,11 @@ def tables_of_cells(folder: Path, season: Season, *more: Path) -> list[TableOfCe
     """The cells of every table of a season that has some; the errors are those of `standings_of`."""
     cells = [cell for each in (folder, *more) for cell in read_cells(each, season.name)]
     documents = {key: each for at in (folder, *more) for key, each in read_documents(at, season.name).items()}
-    costs = read_costs(folder, season.name)
+    costs, profiles = read_costs(folder, season.name), read_profiles(folder, season.name)
     if not cells:
         raise DataError(f"there are no cells of season {season.name} in {folder}; make some with `poscli board run`")
     by_table = [(table, [cell for cell in cells if cell.table == table.name]) for table in season.table]
-    return [TableOfCells(season, table, own, documents, costs) for table, own in by_table if own]
+    return [TableOfCells(season, table, own, documents, costs, profiles) for table, own in by_table if own]
 
 
 class TableOfCells:
@@ -168,8 +179,9 @@ class TableOfCells:
         cells: Sequence[Cell],
         documents: Mapping[str, Scored],
         costs: Iterable[CostCell],
+        profiles: Mapping[str, TextProfile],
     ) -> None:
-        self.season, self.table = season, table
+        self.season, self.table, self.profiles = season, table, profiles
         length = table.train.length or season.train.length
         assert length is not None
         self.length, self.texts = length, tuple(season.texts)
@@ -364,6 +376,7 @@ class TableOfCells:
             ceilings=tuple(self.ceilings.values()),
             without=without,
             missing={label_of(entry): missing for entry in rows if (missing := self._missing(entry))},
+            profiles=self.profiles,
         )
 
     def _better(self, entries: Sequence[Entry], texts: Sequence[str]) -> NDArray[np.bool_]:

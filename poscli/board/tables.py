@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from poscli.board.standings import Row, Standings
@@ -104,7 +104,8 @@ def answers_of(table: Standings) -> list[str]:
 
 def record_of_table(table: Standings) -> dict[str, Any]:
     """The standings as plain JSON; unknown numbers are null."""
-    record = asdict(table)
+    record = asdict(replace(table, profiles={}))
+    record["profiles"] = {text: profile.model_dump(mode="json") for text, profile in table.profiles.items()}
     record["better"] = [list(pair) for pair in table.better]
     for row, line in zip(table.rows, record["rows"], strict=True):
         line |= {

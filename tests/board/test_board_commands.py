@@ -4,7 +4,7 @@ import pytest
 from cli_runner import cli
 from small_season import ALL, write_season
 
-from poscli.board.cells import read_cells, read_costs
+from poscli.board.cells import read_cells, read_costs, read_profiles
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,12 @@ def test_every_encoding_has_costs_and_a_reading_those_of_its_training(board):
         0 < low <= median <= high for each in costs.values() for median, low, high in (each.training, each.reading)
     )
     assert costs["rope as rope+window"].training == costs["rope"].training
+
+
+def test_every_text_has_a_profile_of_how_far_back_it_repeats_itself(board):
+    profiles = read_profiles(board[0] / "cells", "tests")
+    assert len(profiles) == 3
+    assert all(len(each.octaves) == len(each.density) > 2 for each in profiles.values())
 
 
 def test_what_is_done_is_not_done_again(board):

@@ -48,5 +48,5 @@ def _texts(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         (folder / name).mkdir()
         for n in range(12):
-            (folder / name / f"{n}.txt").write_text(" ".join(draw.choices([f"{name}{k}" for k in range(9)], k=60)))
+            (folder / name / f"{n}.txt").write_text(" ".join(draw.choices([f"{name}{k}" for k in range(9)], k=120)))
         yield f"text:{folder / name}"

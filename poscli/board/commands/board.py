@@ -58,7 +58,7 @@ def run_board(
 
     The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
     """
-    from poscli.board.costs import measure_costs
+    from poscli.board.costs import measure_costs, measure_texts
     from poscli.board.progress import jobs_of_board, missing_jobs, run_missing, seeds_of_stage, undecided
     from poscli.board.ranking import SPENT
     from poscli.board.season import season_of, table_names
@@ -99,6 +99,7 @@ def run_board(
     if not no_costs:
         every = jobs_of_board(season, 1, device, runs, tables, enc or [])
         measure_costs(every, season, cells, device_of(device))
+        measure_texts(season, cells)
     emit(json_, {"failures": failures}, lambda: None)
     for failure in failures:
         err.print(f"failed: {failure['encoding']}, seed {failure['seed']}: {failure['error']}", style="red")
@@ -136,7 +137,7 @@ def simulate_boards(
     encodings: Annotated[int, typer.Option(help="Encodings on each.", min=2, max=1000)] = 80,
     json_: Json = False,
 ) -> None:
-    """How often are ties separated, and differences found? On made-up boards of known truth, at every number of seeds."""
+    """How often are ties separated, and differences found? On made-up boards of known truth, by the number of seeds."""
     from dataclasses import asdict
 
     from poscli.board.ranking import SPENT
