@@ -7,12 +7,15 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from poscli.board.standings import RANKED, Standings
 from poscli.board.tables import answers_of, board_columns, legend_of
 from poscli.system.text import printable_line
+
+OPTIONAL_COLUMNS = ("bits", "seeds", "used", "gain", "harmful", "safe", "control", "reading", "training")
 
 
 def show_standings(tables: Sequence[Standings], console: Console, *, around: str = "", rows: int = 0) -> None:
@@ -24,23 +27,33 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
         console.print(Text(f"{standing.title}, season {standing.season}", style="bold"))
         for line in answers_of(standing):
             console.print(Text(printable_line(line)))
-        columns = board_columns(standing)
-        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in columns:
-            grid.add_column(column.name, justify="right" if column.right else "left", no_wrap=True)
         place = next((number for number, row in enumerate(standing.rows) if row.encoding == around), None)
-        for number, row in enumerate(standing.rows):
-            if place is not None and abs(number - place) > rows:
-                continue
-            style = "bold" if row.first == 1 else "" if row.status == RANKED else "dim"
-            grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in columns))
-        console.print(grid)
+        near = [n for n in range(len(standing.rows)) if place is None or abs(n - place) <= rows]
+        console.print(_fitting(standing, near, console))
         for line in legend_of(standing):
             console.print(Text(line, style="dim"))
         for number, row in enumerate(standing.rows):
             if row.status != RANKED and place in (None, number):
                 console.print(Text(printable_line(f"{row.label}: {row.status}: {row.why}"), style="yellow"))
         console.print()
+
+
+def _fitting(standing: Standings, rows: Sequence[int], console: Console) -> Table:
+    """These rows with as many columns as fit the terminal; without the last of OPTIONAL_COLUMNS first."""
+    columns, unbounded = board_columns(standing), console.options.update(max_width=10_000)
+    for dropped in range(len(OPTIONAL_COLUMNS) + 1):
+        left_out = OPTIONAL_COLUMNS[len(OPTIONAL_COLUMNS) - dropped :]
+        kept = [column for column in columns if column.name.split()[0] not in left_out]
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for column in kept:
+            grid.add_column(column.name, justify="right" if column.right else "left")
+        for number in rows:
+            row = standing.rows[number]
+            style = "bold" if row.first == 1 else "" if row.status == RANKED else "dim"
+            grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in kept))
+        if Measurement.get(console, unbounded, grid).maximum <= console.width:
+            break
+    return grid
 
 
 def show_simulations(found: Sequence[Mapping[str, Any]], console: Console) -> None:
