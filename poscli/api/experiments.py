@@ -166,7 +166,10 @@ def tune(
     request = read(TrainRequest, options, "tune", SHAPE)
     with blamed():
         setup = workflows.prepare(request, [spec_of(enc)], [0], device_of(device))
-        found = tuning_of(setup.configs[0], setup, Path(out)).find(force=force)
+        tuning = tuning_of(setup.configs[0], setup, Path(out))
+        if force:
+            tuning.forget()
+        found = tuning.find()
     return pd.DataFrame(found["trials"]).sort_values("bpb", ignore_index=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, keys_in, read_cells
 from poscli.board.gather import gather, keys_of, source_of_encoding
-from poscli.board.progress import run_missing
+from poscli.board.progress import make_trials, run_missing
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable
 from poscli.board.standings import Standings, standings_of
@@ -114,13 +114,14 @@ def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[Plann
     return planned, makespan((each.seconds for each in planned), fitting.count)
 
 
-def tune_entry(entry: Contender, device: str) -> None:
+def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
     """Choose its learning rates by nine trials, as `poscli tune` does, unless that was done before."""
     suite = entry.suite(tuned=False)
     setup = prepare(suite.train, [entry.spec], suite.seeds[:1], device_of(device))
     tuning = tuning_of(setup.configs[0], setup, entry.out)
     if tuning.known() is None:
         note(f"{entry.name}: nine trials with half of the tokens")
+        make_trials([tuning], crew, device)
         tuning.find()
 
 

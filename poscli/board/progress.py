@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from poscli.board.cells import keys_in
@@ -11,23 +10,31 @@ from poscli.board.gather import NO_NAMES, gather, keys_of
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.board.standings import standings_of
-from poscli.cli.screen import Lines, Screen
+from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
 from poscli.sweep.crew import Crew
-from poscli.sweep.drive import Watcher, run_jobs
-from poscli.sweep.job import Job, Outcome, jobs_of, needed
-from poscli.system.console import err
-from poscli.system.device import threads
+from poscli.sweep.drive import Watcher
+from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of
+from poscli.sweep.tune import Tuning, tuning_of
+from poscli.system.device import device_of, threads
 from poscli.system.errors import DataError
+from poscli.workflows import prepare
 
 
 def jobs_of_board(
-    season: Season, seeds: int, device: str, runs: Path, tables: Sequence[str] = (), encodings: Iterable[str] = ()
+    season: Season,
+    seeds: int,
+    device: str,
+    runs: Path,
+    tables: Sequence[str] = (),
+    encodings: Iterable[str] = (),
+    *,
+    tuned: bool = False,
 ) -> list[tuple[str, Job]]:
     """Every job of the first seeds of a season, with its table: a seed of all encodings before the next one.
 
-    Those that say what there is to win come first. `tables` and `encodings` choose some; all by default. From the third
-    seed on, the numbers of seeds are those at which encodings are compared.
+    Those that say what there is to win come first. With `tuned`, learning rates are those that `tune_board` found, and
+    what there is to win is left out, which has those of all. `tables` and `encodings` choose some; all by default.
     """
     wanted, jobs = list(encodings), []
     for table in season.table:
@@ -36,9 +43,27 @@ def jobs_of_board(
         chosen = [spec for spec in wanted if spec in table.encodings] if wanted else None
         if chosen == []:
             continue
-        jobs += [(table.name, job) for job in jobs_of(season.suite(table, season.seeds(seeds), chosen), device, runs)]
+        suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and chosen is None else chosen)
+        suite = suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
+        jobs += [(table.name, job) for job in jobs_of(suite, device, runs)]
     order = season.seeds(seeds)
     return sorted(jobs, key=lambda each: (order.index(each[1].config.seed), -each[1].config.length))
+
+
+def tune_board(
+    season: Season, crew: Crew, device: str, out: Path, tables: Sequence[str], encodings: Sequence[str]
+) -> None:
+    """Choose the learning rates of every encoding of some tables by nine trials, as far as that is not done."""
+    tunings = []
+    for table in season.table:
+        chosen = [spec for spec in table.encodings if not encodings or spec in encodings]
+        if table.name in tables and chosen:
+            suite = season.suite(table, season.seeds(1), chosen)
+            setup = prepare(suite.train, chosen, suite.seeds, device_of(device))
+            tunings += [tuning_of(config, setup, out) for config in setup.configs]
+    make_trials(tunings, crew, device)
+    for tuning in tunings:
+        tuning.find()
 
 
 def missing_jobs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path) -> list[tuple[str, Job]]:
@@ -93,6 +118,17 @@ class Gathering(Watcher):
         self.inner.look()
 
 
+def make_trials(tunings: Sequence[Tuning], crew: Crew, device: str) -> None:
+    """Make the trials of tunings whose result is not known yet, on the workers of a crew."""
+    jobs = trials_of(tunings, device)
+    if not jobs:
+        return
+    fitting = crew.suited_to([job.config for job in jobs])
+    planned = sweeps(jobs, anew=False, threads=fitting.threads)
+    with threads(fitting.threads), fitting.assembled(needed(planned), jobs[0].runs) as at_work:
+        run_shown(jobs, [each.seconds for each in planned], at_work)
+
+
 def run_missing(
     jobs: Sequence[tuple[str, Job]],
     planned: Sequence[PlannedJob],
@@ -105,7 +141,4 @@ def run_missing(
     """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause."""
     seconds, plain = [each.seconds for each in planned], [job for _, job in jobs]
     with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
-        kind = Screen if at_work.elsewhere and err.is_terminal else Lines
-        inner = kind(plain, seconds, at_work.count)
-        with inner if isinstance(inner, Screen) else nullcontext():
-            return run_jobs(plain, at_work, Gathering(inner, jobs, season, cells, names)).failures
+        return run_shown(plain, seconds, at_work, lambda shown: Gathering(shown, jobs, season, cells, names)).failures

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ from poscli.runs.results import has_evaluation
 from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.summary import Activity, activity
 from poscli.specs import with_layouts
-from poscli.sweep.drive import TimeLeft, Watcher
+from poscli.sweep.drive import SweepResults, TimeLeft, Watcher, run_jobs
 from poscli.system.console import err, note, out, warn_once
 from poscli.system.errors import TERMINATED, CorruptError, Interrupted
 from poscli.system.progress import duration
@@ -32,6 +32,7 @@ from poscli.system.text import counted
 
 if TYPE_CHECKING:
     from poscli.sweep.job import Job, Outcome
+    from poscli.sweep.workers import Workers
 
 BAR_WIDTH = 24
 SECONDS_BETWEEN_PAINTS = 0.5
@@ -183,3 +184,16 @@ def _line(work: InProgress) -> str:
     if now is None:
         return f"  {label}: at work"
     return f"  {label}: {now.label.partition(' ')[0]} {now.share:.0%}, {duration(now.seconds_left)} left on {now.host}"
+
+
+def run_shown(
+    jobs: Sequence[Job], seconds: Sequence[float], workers: Workers, around: Callable[[Watcher], Watcher] = lambda w: w
+) -> SweepResults:
+    """Execute jobs, and show how far they are, by the estimated seconds of each.
+
+    `around` makes another watcher of the one that shows them.
+    """
+    if workers.elsewhere and err.is_terminal:
+        with Screen(jobs, seconds, workers.count) as shown:
+            return run_jobs(jobs, workers, around(shown))
+    return run_jobs(jobs, workers, around(Lines(jobs, seconds, workers.count)))

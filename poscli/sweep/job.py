@@ -34,7 +34,7 @@ from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
 from poscli.runs.run import Run
 from poscli.specs import parse, refuse_twice, with_layouts
-from poscli.sweep.tune import tuned_configs
+from poscli.sweep.tune import JUDGED, Tuning, judged, tuned_configs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
@@ -55,6 +55,7 @@ class Job(Frozen):
     runs: Path  # the folder of all runs
     device: str = "cpu"
     fingerprint: str = ""  # of the corpus where the job was made; "" if any will do
+    trial: bool = False  # a trial of a tuning, which is judged on the text for that
 
     @property
     def label(self) -> str:
@@ -118,10 +119,33 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
             "suite was started: give all machines the same files and the same Python version"
         )
     (run,) = train(TrainingSetup((config,), task, device), job.runs)
+    if job.trial:
+        evaluate([judged(run, task.tuning(), device)])
+        return
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
         for setup in setups_on(each, job.extrapolate, device, open_task=open_task):
             evaluate([setup], why=job.extrapolate.why)
             yield setup.run.folder
+
+
+def trials_of(tunings: Sequence[Tuning], device: str, *, anew: bool = False) -> list[Job]:
+    """The trials of the tunings whose result is not known yet, or with `anew` of all, as jobs.
+
+    `Tuning.find` takes up what they found.
+    """
+    return [
+        Job(
+            config=config,
+            extrapolate=JUDGED,
+            runs=tuning.folder / "runs",
+            device=device,
+            fingerprint=tuning.setup.task.fingerprint,
+            trial=True,
+        )
+        for tuning in tunings
+        if anew or tuning.known() is None
+        for config in tuning.setup.configs
+    ]
 
 
 def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:

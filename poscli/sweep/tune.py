@@ -16,23 +16,26 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import TUNING_SEED, OtherCorpus, Recipe, RunConfig
 from poscli.config.validate import validated
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.report.collect import training_options
-from poscli.runs.run import evaluated_as
+from poscli.runs.run import Run, evaluated_as
 from poscli.runs.schema import FULL
 from poscli.specs import build, parse
 from poscli.system.errors import CorruptError, PoscliError, UsageError
 from poscli.system.files import read_object, write_atomic
+from poscli.tasks import Task
 from poscli.workflows import TrainingSetup, delete, evaluate, train
 
 FOLDER = "tune"  # in the folder of results
 MATRIX_FACTORS = (0.5, 1.0, 2.0)  # of matrix_lr
 ENCODING_FACTORS = (0.1, 0.3, 1.0)  # of encoding_lr, or of embedding_lr
-SCORED = 16_384  # tokens for tuning that judge a trial
+JUDGED = ExtrapolateRequest(max_len="1x", tokens=16_384)  # how a trial is judged, on text for tuning
 
 
 @dataclass(frozen=True)
@@ -59,26 +62,24 @@ class Tuning:
             raise CorruptError(f"{self.file} does not say which {' and '.join(self.rates)} is best; {cure}")
         return found
 
-    def find(self, *, force: bool = False) -> dict[str, Any]:
-        """Make the trials that are not made yet, and write what they found; with `force` make all of them again.
+    def forget(self) -> None:
+        """Delete the result and all trials."""
+        self.file.unlink(missing_ok=True)
+        delete(self.setup.ids, self.folder / "runs")
+
+    def find(self) -> dict[str, Any]:
+        """Make the trials that are not made yet, and write what they found.
 
         The result has the nine losses at L in bits per byte (None where training diverged), the best learning rates,
         and `spread`, the largest loss minus the smallest. DataError or UsageError if the task keeps no text for tuning;
         PoscliError if no trial has a finite loss.
         """
         text = self.setup.task.tuning()  # first: without it, nothing is to be trained
-        if force:
-            self.file.unlink(missing_ok=True)
-            delete(self.setup.ids, self.folder / "runs")
         if (found := self.known()) is not None:
             return found
         trials = []
         for run in train(self.setup, self.folder / "runs"):
-            # Named as another corpus, so that its tables never pass for those of the scored documents.
-            split = OtherCorpus(spec=f"{text.corpus}, for tuning", fingerprint=text.fingerprint)
-            scored = evaluated_as(run, run.config.encoding, other_corpus=split)
-            settings = settings_of(run.config, ExtrapolateRequest(max_len="1x", tokens=SCORED))
-            (rows,) = evaluate([EvaluationSetup(scored, text, settings, self.setup.device)])
+            (rows,) = evaluate([judged(run, text, self.setup.device)])
             chosen = rows[(rows["protocol"] == text.protocols[-1]) & (rows["variant"] == FULL)]
             bpb = float(chosen["bpb"].iloc[0])
             rates = {rate: getattr(run.config.recipe, rate) for rate in self.rates}
@@ -102,6 +103,14 @@ class Tuning:
         }
         write_atomic(self.file, json.dumps(found, indent=2) + "\n")
         return found
+
+
+def judged(run: Run, text: Task, device: torch.device) -> EvaluationSetup:
+    """The evaluation of a trial at L on the text for tuning."""
+    # Named as another corpus, so that its tables never pass for those of the scored documents.
+    split = OtherCorpus(spec=f"{text.corpus}, for tuning", fingerprint=text.fingerprint)
+    scored = evaluated_as(run, run.config.encoding, other_corpus=split)
+    return EvaluationSetup(scored, text, settings_of(run.config, JUDGED), device)
 
 
 def tuning_of(config: RunConfig, setup: TrainingSetup, out: Path) -> Tuning:

@@ -1,5 +1,7 @@
 """`poscli board` from nothing: a small season is trained, scored, ranked and built, and goes on where it stopped."""
 
+import shutil
+
 import pytest
 from cli_runner import cli
 from small_season import ALL, write_season
@@ -88,3 +90,15 @@ def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
     assert done.code != 0
     assert message in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_with_tuned_rates_encodings_have_a_table_of_their_own(board, tmp_path):
+    folder = shutil.copytree(board[0], tmp_path / "board")
+    done = run(folder, board[1], "--stage", 1, "--tuned", "--no-costs")
+    assert done.code == 0, done.err
+    cells = [cell for cell in read_cells(folder / "cells", "tests") if cell.recipe]
+    assert {cell.encoding for cell in cells} == ALL
+    assert {cell.trained_at for cell in cells} == {16}
+    built = cli("board", "build", "--cells", folder / "cells", "--season", board[1], "--to", tmp_path / "out", "--json")
+    assert [table["tuned"] for table in built.json] == [False, True]
+    assert "(tuned)" in built.json[1]["rows"][0]["label"]

@@ -40,6 +40,9 @@ def run_board(
         list[str] | None,
         typer.Option("--enc", "-e", help="An encoding of the season; repeatable.", autocompletion=complete.specs),
     ] = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="With the best learning rates of nine trials of every encoding, made first.")
+    ] = False,
     no_costs: Annotated[
         bool, typer.Option("--no-costs", help="Leave out what each encoding costs, which is measured on one core.")
     ] = False,
@@ -59,7 +62,7 @@ def run_board(
     The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
     """
     from poscli.board.costs import measure_costs, measure_texts
-    from poscli.board.progress import jobs_of_board, missing_jobs, run_missing, seeds_of_stage, undecided
+    from poscli.board.progress import jobs_of_board, missing_jobs, run_missing, seeds_of_stage, tune_board, undecided
     from poscli.board.ranking import SPENT
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
@@ -73,6 +76,8 @@ def run_board(
     check_folder(cells, "--cells")
     crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
     crew.check()
+    if tuned and not dry_run:
+        tune_board(season, crew, device, out_, tables, enc or [])
     failures: list[dict[str, str]] = []
     for seeds in [count for count in (2, *SPENT) if count <= seeds_of_stage(stage)]:
         chosen = enc or []
@@ -81,7 +86,8 @@ def run_board(
                 chosen = [spec for spec in undecided(season, cells).get(name, []) if not enc or spec in enc]
                 if not chosen:
                     continue
-            jobs = missing_jobs(jobs_of_board(season, seeds, device, runs, [name], chosen), season, cells)
+            jobs = jobs_of_board(season, seeds, device, runs, [name], chosen, tuned=tuned)
+            jobs = missing_jobs(jobs, season, cells)
             if not jobs:
                 continue
             fitting = crew.suited_to([job.config for _, job in jobs])

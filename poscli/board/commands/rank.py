@@ -75,7 +75,7 @@ def rank_encoding(
     records, failures = [], []
     for tuned in (False,) if published else (False, True):
         if tuned:
-            tune_entry(entry, device)
+            tune_entry(entry, crew, device)
         failures += enter(entry, crew, device, tuned=tuned)
         found: Standings | None = row_of_entry(entry, tuned=tuned)
         if found is None:

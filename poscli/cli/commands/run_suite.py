@@ -11,7 +11,7 @@ from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.commands.report import show_report
 from poscli.cli.options import AddedOptions, Device, Json, Out
-from poscli.system.console import err, note
+from poscli.system.console import note
 from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
 from poscli.system.text import counted
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import SweepResults
     from poscli.sweep.job import Job
-    from poscli.sweep.workers import Workers
 
 MOST_WORKERS = 4096
 
@@ -86,6 +85,7 @@ def run(
     json_: Json = False,
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
+    from poscli.cli.screen import run_shown
     from poscli.config.suite import load_suite, report_folder
     from poscli.evaluation.evaluate import settings_of
     from poscli.sweep.crew import Crew
@@ -117,7 +117,7 @@ def run(
         _announce_power(content, jobs)
         if force:
             delete((job.run_id for job in planned), runs)
-        results = _perform(jobs, [job.seconds for job in planned], at_work)
+        results = run_shown(jobs, [job.seconds for job in planned], at_work)
     _present(content, results, folder, runs, json_)
 
 
@@ -137,17 +137,6 @@ def _announce_power(suite: Suite, jobs: list[Job]) -> None:
             continue
         documents = Plan(task, settings_of(job.config, job.extrapolate)).documents_compared()
         note(f"{corpus}: {detectable_difference(len(set(suite.seeds)), documents)}")
-
-
-def _perform(jobs: list[Job], seconds: list[float], workers: Workers) -> SweepResults:
-    """Execute jobs, and show how far they are, by the estimated seconds of each."""
-    from poscli.cli.screen import Lines, Screen
-    from poscli.sweep.drive import run_jobs
-
-    if workers.elsewhere and err.is_terminal:
-        with Screen(jobs, seconds, workers.count) as screen:
-            return run_jobs(jobs, workers, screen)
-    return run_jobs(jobs, workers, Lines(jobs, seconds, workers.count))
 
 
 def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:

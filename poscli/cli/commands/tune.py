@@ -11,6 +11,7 @@ from rich.table import Table
 
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
+from poscli.cli.commands.run_suite import Cpus, WorkerCount
 from poscli.cli.options import Device, Json, Nested, Out, from_model
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
@@ -28,6 +29,8 @@ def tune(
     dry_run: plan.DryRun = False,
     force: plan.Force = False,
     yes: plan.Yes = False,
+    workers: WorkerCount = None,
+    cpus: Cpus = None,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
@@ -36,21 +39,33 @@ def tune(
 
     Suites take the result with recipe = "tuned". The same command goes on where it stopped.
     """
-    from poscli.estimate import trainings
-    from poscli.sweep.tune import FOLDER, tuning_of
-    from poscli.system.device import device_of
+    from poscli.cli.screen import run_shown
+    from poscli.sweep.crew import Crew
+    from poscli.sweep.drive import makespan
+    from poscli.sweep.job import needed, sweeps, trials_of
+    from poscli.sweep.tune import tuning_of
+    from poscli.system.device import device_of, threads
     from poscli.workflows import prepare
 
+    crew = Crew(workers=workers, cpus=cpus, device=device)
+    crew.check()
     setup = prepare(request, enc, [0], device_of(device))
     setup.task.tuning()
     tunings = [tuning_of(config, setup, out_) for config in setup.configs]
-    left = [config for each in tunings if force or each.known() is None for config in each.setup.configs]
-    jobs = trainings(left, setup.task, out_ / FOLDER / "runs", setup.device, anew=force)
+    if force and not dry_run:
+        for each in tunings:
+            each.forget()
+    jobs = trials_of(tunings, device, anew=force)
+    crew = crew.suited_to([job.config for job in jobs])
+    planned = sweeps(jobs, anew=force, threads=crew.threads)
     if dry_run:
-        plan.show(jobs, json_)
+        plan.show(planned, json_, crew.count, crew.start_seconds)
         return
-    plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
-    found = [each.find(force=force) for each in tunings]
+    seconds = [job.seconds for job in planned]
+    plan.confirm(makespan(seconds, crew.count), "--tokens or --preset", yes=yes)
+    with threads(crew.threads), crew.assembled(needed(planned), tunings[0].folder / "runs") as at_work:
+        run_shown(jobs, seconds, at_work)
+        found = [each.find() for each in tunings]
     emit(json_, found, lambda: _show(found))
     for each in tunings:
         note(f"written: {each.file}")
