@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from poscli.drawing.page import DOTS_PER_INCH, plain_frame, svg_of
 from poscli.drawing.style import INK, QUIET
@@ -97,9 +98,9 @@ class Sheet:
         plain_frame(axes)
         return axes
 
-    def write(self, x: float, top: float, text: str, **look: object) -> None:
-        """Write a text whose upper left corner is at this place, measured as in `box`."""
-        self._text(x, self._head + top, text, **look)
+    def write(self, x: float, top: float, text: str, **look: object) -> Text:
+        """Write a text whose upper left corner is at this place, measured as in `box`; returns it."""
+        return self._text(x, self._head + top, text, **look)
 
     def say(self, axes: Axes, text: str) -> None:
         """Write a text into a panel that has nothing to draw."""
@@ -123,8 +124,8 @@ class Sheet:
         FigureCanvasAgg(self.figure)
         return content
 
-    def _text(self, x: float, top: float, text: str, **look: object) -> None:
+    def _text(self, x: float, top: float, text: str, **look: object) -> Text:
         """Write a text whose upper left corner is at these distances from that of the sheet."""
         look = {"color": INK, "va": "top", "ha": "left"} | look
         place = x / self.width, 1 - top / self.height
-        self.figure.text(*place, drawable(text), parse_math=False, **look)  # type: ignore[arg-type]
+        return self.figure.text(*place, drawable(text), parse_math=False, **look)  # type: ignore[arg-type]

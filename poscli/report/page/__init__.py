@@ -17,7 +17,8 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -38,6 +39,7 @@ from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_N
 from poscli.system.text import printable_line
 
 TITLE = "Position encodings beyond their training length"
+PACKAGE = "poscli.report.page"
 SCRIPTS = ("core.js", "values.js", "lines.js", "pareto.js", "tables.js", "comparison.js", "page.js")
 LIGHT, DARK = "#ffffff", "#15181c"  # the paper of both themes; also in style.css
 BLACK, LIGHTEST = "#000000", "#f2f2f2"
@@ -46,10 +48,6 @@ READABLE = 4.5  # contrast of small text, by the accessibility guidelines (WCAG 
 DIGITS = 5
 UNITS = 100_000  # differences reach the page as whole multiples of 1e-5, which are half as long in JSON
 LETTERS = {BETTER: "b", WORSE: "w", WITHIN_NOISE: "n", TOO_FEW: "t", NOT_COMPARED: "-"}
-
-_TEMPLATES = Environment(
-    loader=PackageLoader("poscli.report.page", ""), undefined=StrictUndefined, autoescape=True, trim_blocks=True
-)
 
 
 def page_html(report: Report) -> str:
@@ -69,20 +67,43 @@ def sections_html(report: Report, data: Sequence[dict[str, Any]], *, title: str,
         left_out=[printable_line(line) for line in report.about.left_out],
         sections=data,
         home=home,
-        data=_json({"sections": data, "dashes": dashes, "fewestSeeds": FEWEST_SEEDS}),
+        data=json_block({"sections": data, "dashes": dashes, "fewestSeeds": FEWEST_SEEDS}),
     )
 
 
-def render(template: str, **values: Any) -> str:
+@dataclass(frozen=True)
+class PageParts:
+    """What a page of another package is made of: its templates, and the styles and scripts, by the packages' files.
+
+    `styles` follow those of report.html, and `scripts` replace its own; each is a package and the name of a file in it.
+    """
+
+    package: str = PACKAGE
+    styles: tuple[tuple[str, str], ...] = ()
+    scripts: tuple[tuple[str, str], ...] = tuple((PACKAGE, name) for name in SCRIPTS)
+
+
+REPORT_PARTS = PageParts()
+
+
+def render(template: str, parts: PageParts = REPORT_PARTS, /, **values: Any) -> str:
     """A page from a template, with styles, scripts and the policy that allows these alone."""
-    style, script = _colors() + _read("style.css"), "".join(map(_read, SCRIPTS))
+    style = _colors() + "".join(_read(*name) for name in ((PACKAGE, "style.css"), *parts.styles))
+    script = "".join(_read(*name) for name in parts.scripts)
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
-    return _TEMPLATES.get_template(template).render(**values, style=Markup(style), script=Markup(script), policy=policy)
+    made = _templates(parts.package).get_template(template)
+    return made.render(**values, style=Markup(style), script=Markup(script), policy=policy)
 
 
-def _read(name: str) -> str:
-    return resources.files("poscli.report.page").joinpath(name).read_text(encoding="utf-8")
+@cache
+def _templates(package: str) -> Environment:
+    loader = PackageLoader(package, "")
+    return Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
+
+
+def _read(package: str, name: str) -> str:
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:
@@ -90,10 +111,10 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def _json(data: Any) -> Markup:
+def json_block(data: Any) -> Markup:
     r"""Data as JSON that may stand in a script element.
 
-    >>> print(_json({"</script>": "<!--"}))
+    >>> print(json_block({"</script>": "<!--"}))
     {"\u003c/script\u003e":"\u003c!--"}
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)

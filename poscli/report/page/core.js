@@ -117,3 +117,70 @@ function pointMark(n, x, y, r, attributes) {
 function say(text) {
   byId("said").textContent = text;
 }
+
+/** Show an encoding everywhere because the pointer or the focus is on it; null ends that. */
+function heat(n) {
+  if (state.hot === n) return;
+  state.hot = n;
+  light();
+}
+
+// Values: {v, low, high, word, why, missing}, as values.js explains.
+
+function withWhy([v, low, high], why) {
+  return low === null || high === null ? { v, low: null, high: null, why } : { v, low, high };
+}
+
+/** The interval of a value in square brackets, or why it has none; exact numbers have none. */
+function interval(value, write) {
+  if (value.exact) return "";
+  return value.low === null ? `(${value.why})` : `[${write(value.low)}, ${write(value.high)}]`;
+}
+
+/** A value in words, for titles and the card. */
+function spoken(value, write) {
+  if (value.missing) return value.reason ? `${value.missing}: ${value.reason}` : value.missing;
+  return [write(value.v), interval(value, write), value.word && `(${value.word})`, value.note].filter(Boolean).join(" ");
+}
+
+// Elements that several parts use
+
+const definitions = (facts) => facts.map(([question, text]) => make("div", {}, make("dt", {}, question), make("dd", {}, text)));
+
+function choiceButton(text, chosen, act) {
+  const button = make("button", { type: "button", "aria-pressed": chosen ? "true" : "false" }, text);
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** Whether two boxes of drawn elements share any room. */
+const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+
+function onPick(id, act) {
+  byId(id).addEventListener("change", (event) => act(Number(event.target.value)));
+}
+
+function isDark() {
+  return document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function nameTheme() {
+  byId("theme").textContent = isDark() ? "Light" : "Dark";
+  byId("theme").setAttribute("aria-label", isDark() ? "Use light colours" : "Use dark colours");
+}
+
+/** Let the button of the page choose between light and dark, beginning with what the reader prefers. */
+function offerThemes() {
+  byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
+  nameTheme();
+}
+
+/** Draw again when the window has another width, once it rests. */
+function onWidth(act) {
+  let [wide, waiting] = [innerWidth, 0];
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { if (innerWidth !== wide) { wide = innerWidth; act(); } }, 150);
+  });
+}

@@ -22,8 +22,6 @@ function showAnswer() {
   byId("answer-facts").replaceChildren(...definitions(rebased() ? comparedFacts() : answer.facts));
 }
 
-const definitions = (facts) => facts.map(([question, text]) => make("div", {}, make("dt", {}, question), make("dd", {}, text)));
-
 /** Every other encoding at the longest length by the word that it gets against the base, the best first. */
 function byWord() {
   const found = {};
@@ -60,13 +58,6 @@ function comparedFacts() {
 }
 
 // Linking
-
-/** Show an encoding everywhere because the pointer or the focus is on it; null ends that. */
-function heat(n) {
-  if (state.hot === n) return;
-  state.hot = n;
-  light();
-}
 
 /** Keep an encoding shown after a click, until the next one. */
 function pin(n) {
@@ -123,35 +114,16 @@ function openSection(n) {
   show();
 }
 
-function onPick(id, act) {
-  byId(id).addEventListener("change", (event) => act(Number(event.target.value)));
-}
-
-function isDark() {
-  return document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
-function nameTheme() {
-  byId("theme").textContent = isDark() ? "Light" : "Dark";
-  byId("theme").setAttribute("aria-label", isDark() ? "Use light colours" : "Use dark colours");
-}
-
 function start() {
   onPick("section", openSection);
   onPick("base", (n) => { state.base = n; show(); say(rebased() ? `Every number is now relative to ${encodings()[n].name}` : "Plain numbers"); });
   onPick("protocol", (n) => { state.protocol = n; show(); say(`Protocol ${protocolName(n)}`); });
-  byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
+  offerThemes();
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.pinned !== null) pin(state.pinned); });
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   byId("controls").hidden = byId("nav").hidden = false;
-  nameTheme();
   openSection(0);
-  let [wide, waiting] = [innerWidth, 0];
-  addEventListener("resize", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => { if (innerWidth !== wide) { wide = innerWidth; show(); } }, 150);
-  });
+  onWidth(show);
   document.documentElement.dataset.ready = "true";
 }
 

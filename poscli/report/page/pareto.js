@@ -69,12 +69,6 @@ function frontSentence(front, found) {
   return "No encoding is on the Pareto front, because each of them failed or learned too little.";
 }
 
-function choiceButton(text, chosen, act) {
-  const button = make("button", { type: "button", "aria-pressed": chosen ? "true" : "false" }, text);
-  button.addEventListener("click", act);
-  return button;
-}
-
 function drawPareto(box, cost, found, front, end) {
   const width = Math.max(260, box.clientWidth || 320);
   const height = Math.round(Math.min(430, Math.max(280, width * 0.62)));
@@ -136,9 +130,6 @@ function paretoLabel(point, px, py, width, { left = false, below = false } = {})
   const side = left || px + 10 + name.length * 6.4 > width;
   return draw("text", { class: "end", "data-enc": point.n, x: px + (side ? -9 : 9), y: py + (below ? 15 : -6), "text-anchor": side ? "end" : "start", fill: inColour(point) ? colorOf(point.n) : "var(--quiet)" }, name);
 }
-
-/** Whether two boxes of drawn elements share any room. */
-const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 
 const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];
 

@@ -34,12 +34,12 @@ def write_site(report: Report, folder: Path) -> tuple[Path, ...]:
 def site_pages(report: Report) -> dict[str, str]:
     """The texts of all pages by the names of their files."""
     title = printable_line(report.about.title or TITLE)
-    corpora = _file_names("corpus", [section.title for section in report.sections])
+    corpora = page_names("corpus", [section.title for section in report.sections])
     acts: dict[str, str] = {}
     for section in report.sections:
         for each in section.encodings:
             acts.setdefault(each.name, each.acts)
-    encodings = _file_names("encoding", acts)
+    encodings = page_names("encoding", acts)
     links = [(name, encodings[name], how) for name, how in acts.items()]
     pages = {INDEX: render("index.html.jinja", title=title, sections=report.sections, files=corpora, encodings=links)}
     for section in report.sections:
@@ -55,7 +55,7 @@ def site_pages(report: Report) -> dict[str, str]:
     return pages
 
 
-def _file_names(kind: str, titles: Iterable[str]) -> dict[str, str]:
+def page_names(kind: str, titles: Iterable[str]) -> dict[str, str]:
     """A file name for each title, unique also where names of files ignore the case of letters."""
     names: dict[str, str] = {}
     for title in titles:

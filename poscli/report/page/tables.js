@@ -3,20 +3,20 @@
 const sorting = {}; // by the name of a table: {column, down}
 
 /**
- * A table of all encodings. `columns`: {head, note, cell(n) -> td, key(n) -> number, text or null, row: it names the row}.
+ * A table of all encodings, or of `members()`. `columns`: {head, note, cell(n) -> td, key(n) -> number, text or null, row: it names the row}.
  * `start` is the column by which it is sorted at first, `down` whether that is with the largest first.
  */
-function table(name, caption, columns, start, down = false) {
+function table(name, caption, columns, start, down = false, members = everyEncoding) {
   const sort = (sorting[name] = sorting[name] && sorting[name].column < columns.length ? sorting[name] : { column: start, down });
   const body = make("tbody");
   const heads = columns.map((column, at) => headCell(column, at, sort, (focus) => {
-    fillBody(body, columns, sort);
+    fillBody(body, columns, sort, members());
     heads.forEach((head, n) => head.setAttribute("aria-sort", n === sort.column ? (sort.down ? "descending" : "ascending") : "none"));
     say(`Sorted by ${columns[sort.column].head}, ${sort.down ? "descending" : "ascending"}`);
     focus();
     light();
   }));
-  fillBody(body, columns, sort);
+  fillBody(body, columns, sort, members());
   const whole = make("table", { "data-table": name }, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...heads)), body);
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, whole);
 }
@@ -35,10 +35,10 @@ function headCell(column, at, sort, sorted) {
 }
 
 /** Rows in the order of a column; those without a value there come last, whatever the direction. */
-function fillBody(body, columns, sort) {
+function fillBody(body, columns, sort, members) {
   const { key } = columns[sort.column];
-  const known = everyEncoding().filter((n) => key(n) !== null);
-  const unknown = everyEncoding().filter((n) => key(n) === null);
+  const known = members.filter((n) => key(n) !== null);
+  const unknown = members.filter((n) => key(n) === null);
   const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
   known.sort((a, b) => (sort.down ? -1 : 1) * compare(key(a), key(b)) || a - b);
   body.replaceChildren(...[...known, ...unknown].map((n) => row(n, columns)));

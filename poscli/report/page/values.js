@@ -78,10 +78,6 @@ function pairOf(pairs, i, j, k) {
 
 const few = () => `too few ${section().items}`;
 
-function withWhy([v, low, high], why) {
-  return low === null || high === null ? { v, low: null, high: null, why } : { v, low, high };
-}
-
 /** Mean and Student's 95 % interval of the values of several seeds. */
 function student(values) {
   const count = values.length;
@@ -170,18 +166,6 @@ const QUALITY = {
   accuracy: { name: "accuracy", unit: () => "", at: accuracyAt, write: share, sign: -1, scale: "linear", better: "up", reach: effectiveOf, reachName: "effective length" },
 };
 const quality = () => QUALITY[section().answered ? "accuracy" : "loss"];
-
-/** The interval of a value in square brackets, or why it has none; exact numbers have none. */
-function interval(value, write) {
-  if (value.exact) return "";
-  return value.low === null ? `(${value.why})` : `[${write(value.low)}, ${write(value.high)}]`;
-}
-
-/** A value in words, for titles and the card. */
-function spoken(value, write) {
-  if (value.missing) return value.reason ? `${value.missing}: ${value.reason}` : value.missing;
-  return [write(value.v), interval(value, write), value.word && `(${value.word})`, value.note].filter(Boolean).join(" ");
-}
 
 /** Encodings in the order of their quality at the longest length under a protocol, without those that cannot be ranked. */
 function ranking(protocol = state.protocol) {
