@@ -9,17 +9,32 @@ import typer
 
 from poscli.cli import complete
 from poscli.cli.commands import command
-from poscli.cli.options import Json, Out
+from poscli.cli.options import AddedOptions, Json, Out
 from poscli.system.console import emit, note, out
-from poscli.system.errors import PARTIAL
+from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
     from poscli.report import Report
     from poscli.runs.results import Tables
 
 
+class OtherReport(AddedOptions):
+    """Options of `poscli report` that ask for a report of something else than the runs in a folder."""
+
+    command = "report"
+
+    def wanted(self) -> str:
+        """The option that asks for it, as it is written; "" if the command line has none."""
+        raise NotImplementedError
+
+    def write(self, to: Path | None, out: Path, json_: bool) -> None:
+        """Write it to the folder `to`, if given, else to one in the folder `out`, and print what it says."""
+        raise NotImplementedError
+
+
 @command("report", after="extrapolate")
 def report(
+    *,
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/report.")] = None,
     mix: Annotated[
         bool, typer.Option("--mix", help="Compare runs on different corpora, or of different tokenizers.")
@@ -33,6 +48,7 @@ def report(
     site: Annotated[
         Path | None, typer.Option("--site", help="Also write a page per encoding and corpus, with an index, here.")
     ] = None,
+    others: list[OtherReport],
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -46,6 +62,13 @@ def report(
     from poscli.system.files import check_folder
     from poscli.tasks import task_columns
 
+    for other in others:
+        if asked := other.wanted():
+            given = {"--mix": mix, "--baseline": baseline, "--formats": formats, "--site": site is not None}
+            if without := next((option for option, value in given.items() if value), ""):
+                raise UsageError(f"{asked} writes another report, which has no {without}; leave one of them out")
+            other.write(to, out_, json_)
+            return
     pictures, folder, runs = known_formats(formats.split(",")), to or out_ / "report", out_ / "runs"
     check_folder(folder, "--out" if to is None else "--to")
     if site is not None:
