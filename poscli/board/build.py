@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from poscli.board.page import board_html, families_of
+from poscli.board.page.encoding import HOME, encoding_files, encoding_pages
+from poscli.board.picture import ranks_png
+from poscli.board.season import Season
 from poscli.board.standings import RANKED, Standings
 from poscli.board.tables import answers_of, board_columns, csv_of, legend_of, record_of_table
 from poscli.report.documents import escape, markdown_table
-from poscli.system.files import write_atomic
+from poscli.report.folder import FolderKind, write_folder
 
-JSON, CSV, MARKDOWN = "board.json", "board.csv", "board.md"
+JSON, CSV, MARKDOWN, PICTURE, LIST = "board.json", "board.csv", "board.md", "ranks.png", "files.json"
+OURS = re.compile(r"board\.(html|md|csv|json)|ranks\.png|encoding-[A-Za-z0-9.+-]+\.html")
+UNFINISHED = """<!doctype html><title>This board is not finished</title><p>poscli was stopped while it wrote this
+folder. Repeat the command that wrote it.</p>
+"""
+FOLDER = FolderKind(HOME, LIST, OURS, UNFINISHED)
 
 
-def write_board(tables: Sequence[Standings], folder: Path) -> list[Path]:
-    """Write the files of the board to a folder, the same bytes for the same cells; returns their paths."""
-    files = {
-        MARKDOWN: markdown_of(tables),
-        CSV: csv_of(tables),
-        JSON: json.dumps([record_of_table(table) for table in tables], indent=1, allow_nan=False) + "\n",
+def write_board(tables: Sequence[Standings], folder: Path, season: Season | None = None) -> list[Path]:
+    """Write the files of the board to a folder, the same bytes for the same cells; returns their paths, the page first.
+
+    With the season of the tables, the pages of encodings say how to train them. UsageError if the page would replace a
+    file that poscli did not write.
+    """
+    contents: dict[str, bytes] = {
+        name: text.encode()
+        for name, text in (
+            (HOME, board_html(tables, encoding_files(tables))),
+            (MARKDOWN, markdown_of(tables)),
+            (CSV, csv_of(tables)),
+            (JSON, json.dumps([record_of_table(table) for table in tables], indent=1, allow_nan=False) + "\n"),
+            *encoding_pages(tables, season).items(),
+        )
     }
-    for name, content in files.items():
-        write_atomic(Path(folder) / name, content)
-    return [Path(folder) / name for name in files]
+    contents[PICTURE] = ranks_png(tables[0], families_of(tables[0]))
+    write_folder(Path(folder), contents, FOLDER)
+    return [Path(folder) / name for name in contents]
 
 
 def markdown_of(tables: Sequence[Standings]) -> str:

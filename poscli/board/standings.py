@@ -58,9 +58,9 @@ def label_of(entry: Entry) -> str:
 
 @dataclass(frozen=True)
 class TextResult:
-    """An encoding on one text, mean over seeds, in bits per byte: its loss at every length, and its regret."""
+    """An encoding on one text, mean over seeds: its loss at every length, in bits per byte, and its regret."""
 
-    losses: tuple[float, ...]
+    losses: tuple[Triple, ...]
     regret: Triple
 
 
@@ -130,6 +130,7 @@ class Standings:
     control: str
     rows: tuple[Row, ...]  # ranked ones first, by regret; then the others
     better: Mapping[tuple[str, str], bool]  # (a, b) by labels: a is shown to be better than b
+    pairs: Mapping[tuple[str, str], Triple]  # (a, b): the regret of a less that of b, interval of this pair alone
     ceilings: tuple[Ceilings, ...]
     without: Mapping[str, tuple[str, ...]]  # by text, the labels of the top group if that text is left out
     missing: Mapping[str, int]  # by label, cells that are missing to three seeds
@@ -373,6 +374,7 @@ class TableOfCells:
             control=self.season.control,
             rows=tuple(order),
             better={(labels[a], labels[b]): True for a, b in np.argwhere(better).tolist()},
+            pairs=self._pairs(ranked),
             ceilings=tuple(self.ceilings.values()),
             without=without,
             missing={label_of(entry): missing for entry in rows if (missing := self._missing(entry))},
@@ -391,6 +393,20 @@ class TableOfCells:
             at = np.ix_(there, there)
             shown[at] = (shown[at] & ~found.T) | found
         return shown
+
+    def _pairs(self, entries: Sequence[Entry]) -> dict[tuple[str, str], Triple]:
+        """The difference in regret of every pair, on the seeds of the last look at both, by their labels."""
+        found: dict[tuple[str, str], Triple] = {}
+        for look in LOOKS:
+            there = [entry for entry in entries if self._seeds(entry) >= look]
+            if len(there) < 2:
+                continue
+            difference, error, degrees = self.regrets(there, self.season.seeds(look), self.texts).differences()
+            reach = scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
+            for a, b in zip(*np.triu_indices(len(there), 1), strict=True):
+                value, off = float(difference[a, b]), float(reach[a, b])
+                found[label_of(there[a]), label_of(there[b])] = (value, value - off, value + off)
+        return found
 
     def _seeds(self, entry: Entry) -> int:
         return len(self.seeds_of(entry, self.length, self.texts))
@@ -471,8 +487,8 @@ class TableOfCells:
         return float(sample.estimates[0]), float(low[0]), float(high[0])
 
     def _on(self, entry: Entry, seeds: Sequence[int], text: str) -> TextResult:
-        losses = self.bits(entry, self.length, text, seeds).sum(axis=-1).mean(axis=0)
-        return TextResult(tuple(losses.tolist()), self.regret_interval(entry, seeds, [text]))
+        losses = tuple(self._triple(entry, seeds, {at: 1.0}, [text]) for at in range(len(self.lengths)))
+        return TextResult(losses, self.regret_interval(entry, seeds, [text]))
 
     def _price(self, entry: Entry, seeds: Sequence[int]) -> float:
         """The loss at the longest windows minus that of the same encoding trained there, mean over texts."""

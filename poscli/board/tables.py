@@ -34,12 +34,15 @@ def board_columns(table: Standings) -> list[Column]:
     columns = [
         words("rank", (row.ranks or row.status for row in rows)),
         words("encoding", map(name_on_board, rows)),
-        Column(f"regret {last} [95 %]", tuple(_triple(row.regret, ".2f") for row in rows)),
+        Column(f"regret {last} [95 %]", tuple(with_interval(row.regret, ".2f") for row in rows)),
         Column("bits at L", tuple(_number(row.loss[0], ".3f") for row in rows)),
-        Column(f"gain {last} [95 %]", tuple(_triple(row.gains[-1] if row.gains else row.loss, "+.3f") for row in rows)),
+        Column(
+            f"gain {last} [95 %]",
+            tuple(with_interval(row.gains[-1] if row.gains else row.loss, "+.3f") for row in rows),
+        ),
         Column("used", tuple(_number(100 * row.used[0], ".0f", " %") for row in rows)),
-        Column("safe", tuple(_ratio(row.safe) for row in rows)),
-        Column("harmful", tuple(_ratio(row.harmful) for row in rows)),
+        Column("safe", tuple(multiple_text(row.safe) for row in rows)),
+        Column("harmful", tuple(multiple_text(row.harmful) for row in rows)),
         Column("control", tuple(_number(row.control[0], "+.3f") for row in rows)),
         Column("seeds", tuple(str(row.seeds) for row in rows)),
     ]
@@ -74,7 +77,9 @@ def answers_of(table: Standings) -> list[str]:
         return [f"Nobody is ranked yet: {listing} have fewer than three seeds on all texts."]
     best, top = ranked[0], table.top
     name = named(name_on_board(best))
-    if len(top) == 1:
+    if len(ranked) == 1:
+        said = [f"Only {name} has a rank yet, so that nothing is said of who is better."]
+    elif len(top) == 1:
         said = [f"Train with {name}: read at {last} it is shown to be better than all others."]
     else:
         others = listed([named(name_on_board(row)) for row in top if row is not best], NAMED)
@@ -107,6 +112,7 @@ def record_of_table(table: Standings) -> dict[str, Any]:
     record = asdict(replace(table, profiles={}))
     record["profiles"] = {text: profile.model_dump(mode="json") for text, profile in table.profiles.items()}
     record["better"] = [list(pair) for pair in table.better]
+    del record["pairs"]  # as many as the square of the rows
     for row, line in zip(table.rows, record["rows"], strict=True):
         line |= {
             "label": row.label,
@@ -115,7 +121,7 @@ def record_of_table(table: Standings) -> dict[str, Any]:
             "names": names_in(spec_in_label(row.encoding)),
         }
     record["answers"], record["legend"] = answers_of(table), legend_of(table)
-    plain: dict[str, Any] = _plain(record)
+    plain: dict[str, Any] = plain_json(record)
     return plain
 
 
@@ -164,24 +170,26 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """A value for JSON, numbers with five decimals, so that every machine writes the same."""
     if isinstance(value, float):
         return round(value, 5) + 0.0 if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain_json(each) for key, each in value.items()}
+    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _number(value: float, how: str, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value:{how}}{unit}"
 
 
-def _triple(values: Sequence[float], how: str) -> str:
+def with_interval(values: Sequence[float], how: str) -> str:
+    """A number with its interval, if it has one, each written in this way; a dash for one that is not known."""
     value, low, high = values
     interval = "" if math.isnan(low) else f" [{low:{how}}, {high:{how}}]"
     return _number(value, how) + interval
 
 
-def _ratio(value: float) -> str:
+def multiple_text(value: float) -> str:
+    """A multiple of L; a dash for one that is not known."""
     return "-" if math.isnan(value) else ratio_name(value)

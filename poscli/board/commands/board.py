@@ -123,17 +123,22 @@ def build_board(
     json_: Json = False,
 ) -> None:
     """Make the tables, the pictures and the pages from cells alone: the same bytes on every machine."""
+    write_and_show(season_, cells, to, json_)
+
+
+def write_and_show(season_file: Path | None, cells: Path, folder: Path, json_: bool) -> None:
+    """Write the board that follows from cells to a folder, and print it; `season_file` is None for the current one."""
     from poscli.board.build import write_board
     from poscli.board.season import season_of
     from poscli.board.show import show_standings
     from poscli.board.standings import standings_of
     from poscli.board.tables import record_of_table
 
-    tables = standings_of(cells, season_of(season_))
-    files = write_board(tables, to)
+    season = season_of(season_file)
+    tables = standings_of(cells, season)
+    files = write_board(tables, folder, season)
     emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
-    for file in files[:1]:
-        note(f"written: {file}, and {len(files) - 1} files beside it")
+    note(f"written: {files[0]}, and {len(files) - 1} files beside it")
 
 
 @app.command("simulate")
