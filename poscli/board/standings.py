@@ -41,6 +41,7 @@ from poscli.board.season import Season, SeasonTable
 from poscli.drawing.text import listed, named
 from poscli.report.reach import last_shown
 from poscli.report.verdicts import HARM_BPB, UNDERTRAINED_RATIO
+from poscli.specs import with_layouts
 from poscli.statistics.comparison import LN2, SIGNIFICANT
 from poscli.system.errors import DataError
 
@@ -331,8 +332,6 @@ class TableOfCells:
             estimate += regret / len(texts)
         if len(seeds) < 2:
             return float(estimate), math.nan, math.nan
-        if len(seeds) < 2:
-            return float(estimate), math.nan, math.nan
         low, high = NumbersOfEncodings(*self.joined(parts)).interval()
         off = float(high[0] - low[0]) / 2
         return float(estimate), float(estimate) - off, float(estimate) + off
@@ -428,7 +427,7 @@ class TableOfCells:
         bytes_per_token = np.mean([sum(self.scored[t].bytes) / sum(self.scored[t].tokens) for t in self.texts])
         return {
             entry: f"perplexity at {self.length} tokens is {2 ** (bits * bytes_per_token):.2f} times that of "
-            f"{named(label_of(entries[best]))}; the limit is {UNDERTRAINED_RATIO}"
+            f"{named(with_layouts(label_of(entries[best])))}; the limit is {UNDERTRAINED_RATIO}"
             for entry, bits, least in zip(entries, difference, low, strict=True)
             if 2 ** (least * bytes_per_token) > UNDERTRAINED_RATIO
         }

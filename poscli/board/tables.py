@@ -75,22 +75,26 @@ def answers_of(table: Standings) -> list[str]:
     if not ranked:
         listing = counted(len(table.rows), "encoding")
         return [f"Nobody is ranked yet: {listing} have fewer than three seeds on all texts."]
-    best, top = ranked[0], table.top
-    name = named(name_on_board(best))
+    trained, top = [row for row in ranked if READ_AS not in row.encoding], table.top
+    best = trained[0] if trained else ranked[0]
+    name, others = named(name_on_board(best)), [named(name_on_board(row)) for row in top if row is not best]
     if len(ranked) == 1:
         said = [f"Only {name} has a rank yet, so that nothing is said of who is better."]
-    elif len(top) == 1:
+    elif best.first > 1:
+        said = [f"Train with {name}, which may have rank {best.ranks}; above it {listed(others, NAMED)} may be first."]
+    elif not others:
         said = [f"Train with {name}: read at {last} it is shown to be better than all others."]
     else:
-        others = listed([named(name_on_board(row)) for row in top if row is not best], NAMED)
-        said = [f"Train with {name}: nobody is shown to be better at {last}. That is also true of {others}."]
+        said = [
+            f"Train with {name}: nobody is shown to be better at {last}. That is also true of {listed(others, NAMED)}."
+        ]
     of_rope = [row for row in ranked if row.encoding.partition(READ_AS)[0] == KEPT]
     if len(of_rope) > 1 and READ_AS in of_rope[0].encoding:
         plain = next((f", where {KEPT} itself has {row.regret[0]:.2f}" for row in of_rope if row.encoding == KEPT), "")
         how, regret = named(spec_in_label(of_rope[0].encoding)), of_rope[0].regret[0]
         said.append(f"If you must keep a model of {KEPT}, read it as {how}: regret {regret:.2f}{plain}.")
     fewest = min(row.parameters for row in ranked)
-    plain_best = next((row for row in ranked if READ_AS not in row.encoding and row.parameters == fewest), best)
+    plain_best = next((row for row in trained if row.parameters == fewest), best)
     if plain_best is not best:
         name = named(name_on_board(plain_best))
         said.append(f"Of those without parameters of their own, the best is {name}, rank {plain_best.ranks}.")
