@@ -66,19 +66,20 @@ def command_tree(only: str | None = None) -> Any:
         "--no-plugins, to use nothing that other packages offer."
     )(_options)
     commands, added = usable()
-    of_command = {name: [options for options in added if options.command == name] for name in commands}
     for name, command in commands.items():
         if isinstance(command.function, typer.Typer):
+            for each in command.function.registered_commands:
+                assert each.callback is not None
+                each.callback = with_added(each.callback, added)
             app.add_typer(command.function, name=name)
         elif only not in (None, name):
             app.command(name, help=inspect.getdoc(command.function))(lambda: None)
         else:
-            app.command(name)(with_added(command.function, of_command[name]))
+            app.command(name)(with_added(command.function, added))
     tree: Any = typer.main.get_command(app)
-    for name, options in of_command.items():
-        for each in options:
-            _rewriting_arguments(tree.commands[name], each)
     for leaf in _leaves(tree):
+        for options in getattr(leaf.callback, "added", ()):
+            _rewriting_arguments(leaf, options)
         leaf.callback = only_data()(leaf.callback)
         for parameter in leaf.params:
             if parameter.name not in MAY_BE_EMPTY:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
@@ -174,12 +174,11 @@ def assignments(pairs: list[str], flag: str) -> dict[str, float]:
 
 
 class AddedOptions:
-    """Options that a satellite or another package adds to a command: the fields of a dataclass, annotated for typer.
+    """Options that a satellite or another package adds to commands: the fields of a dataclass, annotated for typer.
 
-    The command has a parameter for a list of instances, whose class says what else they must be able to do.
+    A command has a parameter for a list of instances, whose class says what else they must be able to do. All options
+    of classes that are derived from it are added to the command.
     """
-
-    command: ClassVar[str]  # the command's name
 
     @classmethod
     def arguments(cls, arguments: list[str]) -> list[str]:
@@ -188,7 +187,10 @@ class AddedOptions:
 
 
 def with_added(command: Command, added: Sequence[type[AddedOptions]]) -> Command:
-    """A command with the fields of added options in place of its parameter for a list of them."""
+    """A command with the fields of added options in place of its parameter for a list of them.
+
+    Those that are of the kind of the list are the attribute `added` of the command.
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     place = ""
@@ -196,6 +198,7 @@ def with_added(command: Command, added: Sequence[type[AddedOptions]]) -> Command
         kind = next(iter(get_args(parameter.annotation)), None) if get_origin(parameter.annotation) is list else None
         if isinstance(kind, type) and issubclass(kind, AddedOptions):
             place = parameter.name
+            added = [cls for cls in added if issubclass(cls, kind)]
             parameters += [option for cls in added for option in _fields_as_options(cls)]
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -207,6 +210,7 @@ def with_added(command: Command, added: Sequence[type[AddedOptions]]) -> Command
         values[place] = [cls(**{each.name: values.pop(each.name) for each in _fields_as_options(cls)}) for cls in added]
         command(**values)
 
+    wrapper.added = added  # type: ignore[attr-defined]
     return _with_parameters(wrapper, parameters)
 
 

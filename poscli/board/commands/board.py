@@ -9,7 +9,7 @@ import typer
 
 from poscli.cli import complete, plan
 from poscli.cli.commands import COMMANDS, Command
-from poscli.cli.commands.run_suite import Cpus, Memory, WorkerCount
+from poscli.cli.commands.run_suite import Cpus, Memory, OtherWorkers, WorkerCount
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, err, note, out
 from poscli.system.errors import PARTIAL, PoscliError
@@ -49,6 +49,7 @@ def run_board(
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
     workers: WorkerCount = None,
+    others: list[OtherWorkers],
     cpus: Cpus = None,
     memory: Memory = None,
     device: Device = "auto",
@@ -75,6 +76,8 @@ def run_board(
     tables = table_names(season, table or [])
     check_folder(cells, "--cells")
     crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
+    for elsewhere in others:
+        crew = elsewhere.crew(crew)
     crew.check()
     if tuned and not dry_run:
         tune_board(season, crew, device, out_, tables, enc or [])

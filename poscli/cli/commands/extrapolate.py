@@ -51,8 +51,6 @@ Force = Annotated[
 class OtherModels(AddedOptions):
     """Options of `poscli extrapolate` that name models to evaluate which are not runs that poscli has trained."""
 
-    command = "extrapolate"
-
     def setups(
         self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
     ) -> list[EvaluationSetup]:

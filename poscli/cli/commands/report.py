@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 class OtherReport(AddedOptions):
     """Options of `poscli report` that ask for a report of something else than the runs in a folder."""
 
-    command = "report"
-
     def wanted(self) -> str:
         """The option that asks for it, as it is written; "" if the command line has none."""
         raise NotImplementedError

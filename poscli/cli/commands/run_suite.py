@@ -55,9 +55,7 @@ Memory = Annotated[
 
 
 class OtherWorkers(AddedOptions):
-    """Options of `poscli run` that name workers on other machines."""
-
-    command = "run"
+    """Options of `poscli run`, and of other commands with many runs, that name workers on other machines."""
 
     def crew(self, crew: Crew) -> Crew:
         """The crew there, in place of the one on this machine; the same one if the options name none."""
