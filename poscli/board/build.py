@@ -9,6 +9,7 @@ from pathlib import Path
 
 from poscli.board.page import board_html, families_of
 from poscli.board.page.encoding import HOME, encoding_files, encoding_pages
+from poscli.board.page.others import Others
 from poscli.board.picture import ranks_png
 from poscli.board.season import Season
 from poscli.board.standings import RANKED, Standings
@@ -24,16 +25,19 @@ folder. Repeat the command that wrote it.</p>
 FOLDER = FolderKind(HOME, LIST, OURS, UNFINISHED)
 
 
-def write_board(tables: Sequence[Standings], folder: Path, season: Season | None = None) -> list[Path]:
+def write_board(
+    tables: Sequence[Standings], folder: Path, season: Season | None = None, others: Others | None = None
+) -> list[Path]:
     """Write the files of the board to a folder, the same bytes for the same cells; returns their paths, the page first.
 
-    With the season of the tables, the pages of encodings say how to train them. UsageError if the page would replace a
+    With the season of the tables, the pages of encodings say how to train them, and with `others` the page says what
+    papers find of the same encodings. UsageError if the page would replace a
     file that poscli did not write.
     """
     contents: dict[str, bytes] = {
         name: text.encode()
         for name, text in (
-            (HOME, board_html(tables, encoding_files(tables))),
+            (HOME, board_html(tables, encoding_files(tables), others)),
             (MARKDOWN, markdown_of(tables)),
             (CSV, csv_of(tables)),
             (JSON, json.dumps([record_of_table(table) for table in tables], indent=1, allow_nan=False) + "\n"),

@@ -22,7 +22,7 @@ from poscli.system.files import read_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from poscli.board.season import Season
+    from poscli.board.standings import Standings, TableOfCells
 
 MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the training length
 QUOTED = "sliding"  # the protocol whose perplexities a summary has, if it was measured
@@ -137,31 +137,31 @@ def losses_of_runs(rows: pd.DataFrame, train_length: int | None = None) -> OurLo
     return OurLosses(losses, undertrained={name for name in weak if 2 * weak[name] > texts[name]})
 
 
-def losses_of_board(folder: Path, season: Season) -> OurLosses:
-    """The losses of the first table of the board, means over seeds, with learning rates as published.
+def losses_of_board(table: TableOfCells, standings: Standings) -> OurLosses:
+    """The losses of a table of the board and its standings, means over seeds.
 
     Windows that slide end at the same tokens as those that are scored at every length, whose losses stand for them.
     """
-    from poscli.board.standings import INCOMPLETE, UNDERTRAINED, tables_of_cells
+    from poscli.board.standings import INCOMPLETE, UNDERTRAINED
 
-    table = tables_of_cells(folder, season)[0]
-    standings = table.standings(tuned=False)
     losses: dict[tuple[str, str, float, str], float] = {}
     unsure: list[tuple[str, float, frozenset[str]]] = []
     shown = [row for row in standings.rows if row.texts]
     for row in shown:
         for text in table.texts:
-            cells = [cell for (on, _), cell in table.cells[(row.encoding, False), table.length].items() if on == text]
+            cells = [
+                cell for (on, _), cell in table.cells[(row.encoding, row.tuned), table.length].items() if on == text
+            ]
             tokens = sum(table.scored[text].tokens)
             for at, length in enumerate(table.lengths):
                 nats = [sum(cell.hundredths[at]) / PER_NAT / tokens for cell in cells]
                 losses[text, QUOTED, length / table.length, row.encoding] = sum(nats) / len(nats)
-                apart = [each for cell in cells if (each := cell.nonoverlapping[at]) is not None]
+                apart = [each for cell in cells for each in cell.nonoverlapping[at : at + 1] if each is not None]
                 if apart:
                     losses[text, "nonoverlapping", length / table.length, row.encoding] = sum(apart) / len(apart)
-    seeded = [(row.encoding, False) for row in shown if row.status != INCOMPLETE]
+    seeded = [(row.encoding, row.tuned) for row in shown if row.status != INCOMPLETE]
     for at, length in enumerate(table.lengths) if len(seeded) > 1 else ():
-        for a, b in np.argwhere(np.triu(table.unsure(seeded, at, season.seeds(min(SPENT))), 1)).tolist():
+        for a, b in np.argwhere(np.triu(table.unsure(seeded, at, table.season.seeds(min(SPENT))), 1)).tolist():
             pair = frozenset({seeded[a][0], seeded[b][0]})
             unsure += [(protocol, length / table.length, pair) for protocol in (QUOTED, "nonoverlapping")]
     return OurLosses(losses, unsure, {row.encoding for row in shown if row.status == UNDERTRAINED})

@@ -156,7 +156,11 @@ def standings_of(folder: Path, season: Season, *more: Path) -> list[Standings]:
 
     CorruptError names a damaged file. DataError for cells that cannot stand in one table, or if there are none.
     """
-    tables = tables_of_cells(folder, season, *more)
+    return standings_in(tables_of_cells(folder, season, *more))
+
+
+def standings_in(tables: Sequence[TableOfCells]) -> list[Standings]:
+    """The standings of tables, those with learning rates as published before tuned ones of the same table."""
     return [table.standings(tuned) for table in tables for tuned in (False, True) if table.entries(tuned)]
 
 

@@ -34,7 +34,7 @@ from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
 from poscli.runs.run import Run
 from poscli.specs import parse, refuse_twice, with_layouts
-from poscli.sweep.tune import JUDGED, Tuning, judged, tuned_configs
+from poscli.sweep.tune import JUDGED, Tuning, evaluation_of_trial, tuned_configs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
@@ -120,7 +120,7 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
         )
     (run,) = train(TrainingSetup((config,), task, device), job.runs)
     if job.trial:
-        evaluate([judged(run, task.tuning(), device)])
+        evaluate([evaluation_of_trial(run, task.tuning(), device)])
         return
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
         for setup in setups_on(each, job.extrapolate, device, open_task=open_task):

@@ -79,7 +79,7 @@ class Tuning:
             return found
         trials = []
         for run in train(self.setup, self.folder / "runs"):
-            (rows,) = evaluate([judged(run, text, self.setup.device)])
+            (rows,) = evaluate([evaluation_of_trial(run, text, self.setup.device)])
             chosen = rows[(rows["protocol"] == text.protocols[-1]) & (rows["variant"] == FULL)]
             bpb = float(chosen["bpb"].iloc[0])
             rates = {rate: getattr(run.config.recipe, rate) for rate in self.rates}
@@ -105,7 +105,7 @@ class Tuning:
         return found
 
 
-def judged(run: Run, text: Task, device: torch.device) -> EvaluationSetup:
+def evaluation_of_trial(run: Run, text: Task, device: torch.device) -> EvaluationSetup:
     """The evaluation of a trial at L on the text for tuning."""
     # Named as another corpus, so that its tables never pass for those of the scored documents.
     split = OtherCorpus(spec=f"{text.corpus}, for tuning", fingerprint=text.fingerprint)

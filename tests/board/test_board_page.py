@@ -12,12 +12,14 @@ from planted_board import plant
 
 from poscli.board.build import write_board
 from poscli.board.cells import TextProfile
+from poscli.board.ours import losses_of_board
 from poscli.board.page import board_html, families_of, places_of
 from poscli.board.page.about import FLASH, FLEX, about, commands_of
 from poscli.board.page.encoding import encoding_files, encoding_pages
+from poscli.board.page.others import others_of
 from poscli.board.picture import ranks_png
 from poscli.board.season import current_season
-from poscli.board.standings import UNKNOWN, Row, standings_of
+from poscli.board.standings import UNKNOWN, Row, standings_of, tables_of_cells
 from poscli.board.tables import plain_json
 
 HOSTILE = "</script><img src=x>"
@@ -52,6 +54,18 @@ def data_of(page):
 
 def page_of(*tables):
     return board_html(tables, encoding_files(tables))
+
+
+def test_the_page_says_what_papers_find_of_the_same_encodings(made, table):
+    losses = losses_of_board(tables_of_cells(*made)[0], table)
+    assert {"alibi", "kerple-log", "rope"} <= set(losses.encodings)
+    assert losses.undertrained == {"none"}
+    others = others_of(losses)
+    page = board_html([table], {}, others)
+    assert "<h2>What others measured</h2>" in page
+    assert all(sentence.replace("'", "&#39;").replace('"', "&#34;") in page for sentence in others.sentences)
+    assert "arXiv" in page  # every source is cited
+    assert "<h2>What others measured</h2>" not in page_of(table)
 
 
 def test_the_page_has_the_numbers_of_the_standings(table):

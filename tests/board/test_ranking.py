@@ -1,8 +1,9 @@
 """Ranks from samples of seeds and documents: how often something false is shown, and how often something true."""
 
+import numpy as np
 import pytest
 
-from poscli.board.simulation import simulate
+from poscli.board.simulation import seasons_of_copy, simulate
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -16,6 +17,17 @@ def test_planted_differences_are_found():
     found = simulate(boards=10, encodings=20, seeds=3, apart=0.2, groups=4, draw=1)
     assert found.power > 0.8
     assert found.false <= 0.2
+
+
+def test_a_copy_of_an_encoding_gets_its_rank():
+    """In 19 of 20 seasons or more; less than 54 of 60 would be chance of 1 in 100."""
+    random = np.random.default_rng(0)
+    texts = np.repeat(np.arange(4), 64)
+    shares = np.full(256, 1 / 64)
+    truth = np.repeat([0.0, 0.3, 0.6], 5)
+    luck = 0.02 * random.standard_normal((15, 3, 1))
+    values = (truth[:, None, None] + luck + random.standard_normal((15, 1, 256))) / 256
+    assert seasons_of_copy(values, shares, texts, of=7, seasons=60) >= 54 / 60
 
 
 @pytest.mark.slow

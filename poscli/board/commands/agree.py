@@ -62,12 +62,14 @@ def show_agreement(
     from poscli.board.literature import read_literature
     from poscli.board.ours import losses_of_board, losses_of_runs, losses_of_summary
     from poscli.board.season import season_of
+    from poscli.board.standings import tables_of_cells
 
     literature = read_literature()
     if summary is not None:
         ours = losses_of_summary(summary, train_length)
     elif cells.is_dir():
-        ours = losses_of_board(cells, season_of(season_))
+        table = tables_of_cells(cells, season_of(season_))[0]
+        ours = losses_of_board(table, table.standings(tuned=False))
     else:
         from poscli.report import collect
         from poscli.tasks import task_columns

@@ -132,14 +132,17 @@ def build_board(
 def write_and_show(season_file: Path | None, cells: Path, folder: Path, json_: bool) -> None:
     """Write the board that follows from cells to a folder, and print it; `season_file` is None for the current one."""
     from poscli.board.build import write_board
+    from poscli.board.ours import losses_of_board
+    from poscli.board.page.others import others_of
     from poscli.board.season import season_of
     from poscli.board.show import show_standings
-    from poscli.board.standings import standings_of
+    from poscli.board.standings import standings_in, tables_of_cells
     from poscli.board.tables import record_of_table
 
     season = season_of(season_file)
-    tables = standings_of(cells, season)
-    files = write_board(tables, folder, season)
+    first, *_ = of_cells = tables_of_cells(cells, season)
+    tables = standings_in(of_cells)
+    files = write_board(tables, folder, season, others_of(losses_of_board(first, tables[0])))
     emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
     note(f"written: {files[0]}, and {len(files) - 1} files beside it")
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poscli.board.page.about import FLASH, FLEX, about
+from poscli.board.page.others import Others
 from poscli.board.standings import RANKED, Row, Standings
 from poscli.board.tables import READ_AS, name_on_board, plain_json, record_of_table
 from poscli.equation.blanks import TIERS
@@ -30,11 +31,12 @@ NOBODY = "none"  # the encoding whose parameters are those of the model alone
 SHAPES = {False: 0, True: 2}  # of the marks of encodings as trained, and of readings of trained models
 
 
-def board_html(tables: Sequence[Standings], pages: Mapping[str, str]) -> str:
-    """The text of board.html. `pages` has the file of each encoding's page, by its label."""
+def board_html(tables: Sequence[Standings], pages: Mapping[str, str], others: Others | None = None) -> str:
+    """The text of board.html. `pages` has the file of each encoding's page, by its label; `others` what papers find."""
     sections = [page_table(table, pages) for table in tables]
     title = f"The board of position encodings, season {tables[0].season}"
-    return render("board.html.jinja", BOARD, title=title, sections=sections, data=json_block({"sections": sections}))
+    data = json_block({"sections": sections})
+    return render("board.html.jinja", BOARD, title=title, sections=sections, others=others, data=data)
 
 
 def families_of(table: Standings) -> dict[str, str]:

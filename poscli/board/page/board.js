@@ -44,7 +44,7 @@ function show() {
   for (const part of parts) part.finish();
   scatter();
   byId("notes").replaceChildren(...section().legend.map((line) => make("li", {}, line)));
-  const links = [...parts.map((part) => [part.part.id, part.title]), ["made", "What the columns mean"]];
+  const links = [...parts.map((part) => [part.part.id, part.title]), ...(byId("papers") ? [["papers", "What others measured"]] : []), ["made", "What the columns mean"]];
   byId("nav").replaceChildren(...links.map(([id, title]) => make("a", { href: `#${id}` }, title)));
   const count = shownRanked().length;
   byId("count").textContent = `${count} of ${ranked().length} with a rank`;
