@@ -12,7 +12,7 @@ from typing import Any
 
 from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, documents_file, key_of_cell, write_kept
 from poscli.config.code import MEASURING, code_of
-from poscli.config.run import SCHEMA, Recipe, RunConfig
+from poscli.config.run import Recipe, RunConfig
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import posthoc_specs
@@ -36,13 +36,15 @@ def labels_of(job: Job) -> list[str]:
 
 
 def configuration_of(job: Job) -> str:
-    """A hash of everything that decides the losses of a job but for the encoding, its recipe and the seed."""
-    config = job.config.model_copy(
-        update={"encoding": "", "seed": 0, "plugins": {}, "tuning": None, "recipe": Recipe()}
-    )
-    settings = settings_of(job.config, job.extrapolate).record()
-    content = [SCHEMA, job.fingerprint, config.model_dump(mode="json", exclude_defaults=True), settings]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    """A hash of everything that decides the losses of a job but for the encoding, its recipe and the seed.
+
+    Values that are defaults are not in it, so that a setting that poscli learns later does not end a season.
+    """
+    free = {"encoding": "", "seed": 0, "plugins": {}, "tuning": None, "recipe": Recipe()}
+    config = job.config.model_copy(update=free).model_dump(mode="json", exclude_defaults=True)
+    scored = job.extrapolate.model_dump(mode="json", exclude_defaults=True, exclude={"as_", "on"})
+    content = json.dumps([job.fingerprint, config, scored], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def source_of_encoding(spec: str, config: RunConfig) -> str:
@@ -78,10 +80,8 @@ def _kind(job: Job, season: str, table: str, encoding: str) -> dict[str, Any]:
 def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, str] = NO_NAMES) -> int:
     """Write the cells of a job whose run is evaluated to a folder; returns how many were new.
 
-    `names` has the names on the board of specs that are called otherwise there.
-
-    Nothing is written of evaluations that are missing, or were made under other settings. CorruptError where a cell
-    says something else already.
+    `names` has the names on the board of specs that are called otherwise there. Nothing is written of evaluations that
+    are missing, or were made under other settings. CorruptError where a cell says something else already.
     """
     if not run_exists(job.folder):
         return 0
