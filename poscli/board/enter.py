@@ -106,12 +106,12 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
     return entry
 
 
-def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], float]:
-    """The jobs of the first row, and how long they take."""
+def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], Crew, float]:
+    """The jobs of the first row, the workers that suit them, and how long they take."""
     jobs = [job for _, job in entry.jobs(device, tuned=False)]
-    fitting = crew.suited_to([job.config for job in jobs])
+    fitting = crew.suited_to([job.config for job in jobs], runs_per_core=1)
     planned = sweeps(jobs, anew=False, threads=fitting.threads)
-    return planned, makespan((each.seconds for each in planned), fitting.count)
+    return planned, fitting, makespan((each.seconds for each in planned), fitting.count)
 
 
 def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
@@ -135,7 +135,7 @@ def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dic
             left.append((table, job))
     if not left:
         return []
-    fitting = crew.suited_to([job.config for _, job in left])
+    fitting = crew.suited_to([job.config for _, job in left], runs_per_core=1)
     planned = sweeps([job for _, job in left], anew=False, threads=fitting.threads)
     return run_missing(left, planned, fitting, entry.season, entry.cells, entry.out / "runs", names)
 

@@ -65,9 +65,10 @@ class Crew:
             return self.cpus
         return max(1, usable_cores() // self.count) if self.count > 1 else None
 
-    def suited_to(self, configs: Sequence[RunConfig]) -> Crew:
+    def suited_to(self, configs: Sequence[RunConfig], runs_per_core: int = RUNS_PER_CORE) -> Crew:
         """With a worker of one thread for each core, if no number was asked for and that is faster for these runs.
 
+        With fewer than `runs_per_core` of them it is not, if their time counts less than the cores that wait in the end.
         What is done already plays no part, so that an interrupted run goes on with as many threads as it began with.
         """
         cores, cpu = usable_cores(), torch.device("cpu")
@@ -76,7 +77,7 @@ class Crew:
             return self
         narrow = all(config.model.width < NARROW for config in configs)
         operations = sum(training_flops(config.model, VOCAB, config.length) * config.tokens for config in configs)
-        if cores == 1 or not narrow or len(configs) < RUNS_PER_CORE * cores or operations < LONG_SECONDS * CORE_SPEED:
+        if cores == 1 or not narrow or len(configs) < runs_per_core * cores or operations < LONG_SECONDS * CORE_SPEED:
             return self
         different = dict.fromkeys(config.model_copy(update={"seed": 0}) for config in configs)
         largest = max(training_bytes(config, cpu) for config in different)

@@ -66,9 +66,9 @@ def rank_encoding(
     crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
     crew.check()
     entry = contender_of(enc, name, season, chosen, cells, out_)
-    planned, seconds = planned_entry(entry, crew, device)
+    planned, fitting, seconds = planned_entry(entry, crew, device)
     if dry_run:
-        plan.show(planned, json_, crew.count)
+        plan.show(planned, json_, fitting.count, fitting.start_seconds)
         return
     plan.confirm(seconds, "--published", yes=yes)
     note(f"{entry.name}: the first row in about {duration(seconds)}")
