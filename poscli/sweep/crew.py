@@ -68,7 +68,7 @@ class Crew:
     def suited_to(self, configs: Sequence[RunConfig], runs_per_core: int = RUNS_PER_CORE) -> Crew:
         """With a worker of one thread for each core, if no number was asked for and that is faster for these runs.
 
-        With fewer than `runs_per_core` of them it is not, if their time counts less than the cores that wait in the end.
+        With fewer than `runs_per_core` of them, cores without a run would wait in the end for longer than that wins.
         What is done already plays no part, so that an interrupted run goes on with as many threads as it began with.
         """
         cores, cpu = usable_cores(), torch.device("cpu")
