@@ -4,6 +4,7 @@ A cell is a file of a few kB that is written once and never changed, so that any
 
     FOLDER/SEASON/ENCODING/TABLE-at-L-RECIPE-TEXT-SEED-KEY.json       one model on one text
     FOLDER/SEASON/documents/TEXT-KEY.json                             what was scored there: the sizes of the documents
+    FOLDER/SEASON/tasks/TASK-ENCODING-SEED-KEY.json                   the right answers of one model to a task
     FOLDER/SEASON/texts/TEXT.json                                     how far back it repeats itself
     FOLDER/SEASON/costs/TABLE-ENCODING.json                           seconds of a step and of a reading over none's
 
@@ -27,7 +28,7 @@ from poscli.system.files import parse_object, read_bytes, write_atomic
 
 CURE = "restore it from where the cells are kept, or delete it: `poscli board run` makes it again"
 PER_NAT = 100  # losses are kept in hundredths of a nat per document; seeds move them by tens of hundredths
-DOCUMENTS, COSTS, TEXTS = "documents", "costs", "texts"
+DOCUMENTS, COSTS, TEXTS, TASKS_FOLDER = "documents", "costs", "texts", "tasks"
 
 
 class MadeBy(Frozen):
@@ -99,6 +100,44 @@ class Cell(Frozen):
         )
 
 
+class TaskCell(Frozen):
+    """The right answers of one model to a task of the season, as shares by length."""
+
+    season: str
+    task: str
+    configuration: str
+    encoding: str
+    source: str
+    trained_at: int
+    seed: int
+    lengths: tuple[int, ...]
+    status: tuple[str, ...]
+    reason: str = ""
+    accuracy: tuple[float | None, ...]
+    chance: float = Field(description="The share that a guess gets right which knows the task and not the text.")
+    learned_at: int | None = Field(None, description="The step from which on 90 % are right to the end of training.")
+    origin: MadeBy
+
+    @property
+    def key(self) -> str:
+        """A hash of what the cell is of, whatever it says."""
+        names = ("season", "task", "configuration", "encoding", "source", "trained_at", "seed")
+        return self.key_of(**{name: getattr(self, name) for name in names})
+
+    @staticmethod
+    def key_of(
+        *, season: str, task: str, configuration: str, encoding: str, source: str, trained_at: int, seed: int
+    ) -> str:
+        """The key of a cell of these."""
+        return _hash(locals())
+
+    @property
+    def file(self) -> Path:
+        """Where it lies in the folder of cells."""
+        name = "-".join([_plain(self.task), encoding_folder(self.encoding), str(self.seed), self.key])
+        return Path(slug(self.season), TASKS_FOLDER, f"{name}.json")
+
+
 class CostCell(Frozen):
     """What an encoding costs over none, timed in turns with it on one core: the median ratio and its quartiles."""
 
@@ -122,7 +161,7 @@ class TextProfile(Frozen):
     won: tuple[float, float, float] | None  # bits per byte, with its 95 % interval
 
 
-Kept = TypeVar("Kept", Cell, Scored, CostCell, TextProfile)
+Kept = TypeVar("Kept", Cell, Scored, TaskCell, CostCell, TextProfile)
 
 
 def encoding_folder(encoding: str) -> str:
@@ -149,12 +188,17 @@ def write_kept(path: Path, kept: Kept) -> bool:
 def read_cells(folder: Path, season: str) -> list[Cell]:
     """All cells of a season in a folder, in the order of their files' names."""
     here = Path(folder) / slug(season)
-    return list(_read_all(here, Cell, skip=(DOCUMENTS, COSTS, TEXTS)))
+    return list(_read_all(here, Cell, skip=(DOCUMENTS, COSTS, TEXTS, TASKS_FOLDER)))
 
 
 def read_documents(folder: Path, season: str) -> dict[str, Scored]:
     """The documents that the cells of a season score, by their keys."""
     return {each.key: each for each in _read_all(Path(folder) / slug(season) / DOCUMENTS, Scored)}
+
+
+def read_answers(folder: Path, season: str) -> list[TaskCell]:
+    """All cells of tasks of a season in a folder."""
+    return list(_read_all(Path(folder) / slug(season) / TASKS_FOLDER, TaskCell))
 
 
 def read_costs(folder: Path, season: str) -> list[CostCell]:

@@ -44,8 +44,9 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
     A model that is read under another encoding has the training cost of its own.
     """
     wanted: dict[tuple[str, str], Job] = {}
+    tables = {table.name for table in season.table}
     for table, job in jobs:
-        if job.config.length == min(other.config.length for name, other in jobs if name == table):
+        if table in tables and job.config.length == min(other.config.length for name, other in jobs if name == table):
             for label in labels_of(job):
                 if not (cells / cost_file(season.name, table, label)).exists():
                     wanted.setdefault((table, label), job)

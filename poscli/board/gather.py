@@ -10,16 +10,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, documents_file, key_of_cell, write_kept
+import pandas as pd
+
+from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, TaskCell, documents_file, key_of_cell, write_kept
 from poscli.config.code import MEASURING, code_of
 from poscli.config.run import Recipe, RunConfig
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import posthoc_specs
-from poscli.runs.results import evaluated_parts, evaluated_under, has_evaluation, tables_of
+from poscli.report.accuracy import learned_at
+from poscli.runs.results import (
+    ACCURACY,
+    evaluated_parts,
+    evaluated_under,
+    has_evaluation,
+    tables_of,
+    training_log,
+)
 from poscli.runs.run import Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.sweep.job import Job
+from poscli.tasks import TASKS
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 TUNED = ("matrix_lr", "encoding_lr", "embedding_lr")  # the learning rates that tuning varies
@@ -55,7 +66,15 @@ def source_of_encoding(spec: str, config: RunConfig) -> str:
 
 
 def keys_of(job: Job, season: str, table: str, names: Mapping[str, str] = NO_NAMES) -> set[str]:
-    """The keys of all cells that a job gives. `names` has the names on the board of specs that are called otherwise."""
+    """The keys of all cells that a job gives; of a job of a task, `table` is the name of the task.
+
+    `names` has the names on the board of specs that are called otherwise there.
+    """
+    if not TASKS.get(job.config.task).reads_text:
+        return {
+            TaskCell.key_of(task=table, encoding=names.get(each, each), **_of_task(job, season, each))
+            for each in labels_of(job)
+        }
     return {
         key_of_cell(text=text, encoding=names.get(encoding, encoding), **_kind(job, season, table, encoding))
         for encoding in labels_of(job)
@@ -77,6 +96,12 @@ def _kind(job: Job, season: str, table: str, encoding: str) -> dict[str, Any]:
     }
 
 
+def _of_task(job: Job, season: str, encoding: str) -> dict[str, Any]:
+    """What the cell of an encoding of a job of a task is of, but for the names of both."""
+    kind = _kind(job, season, "", encoding)
+    return {name: kind[name] for name in ("season", "configuration", "source", "trained_at", "seed")}
+
+
 def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, str] = NO_NAMES) -> int:
     """Write the cells of a job whose run is evaluated to a folder; returns how many were new.
 
@@ -90,8 +115,13 @@ def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, 
     settings = settings_of(job.config, job.extrapolate)
     new = 0
     for part in ([run] if has_evaluation(run) else []) + evaluated_parts(run):
-        known = part.recalibration is None and part.label in wanted and part.corpus in job.extrapolate.on
-        if known and evaluated_under(part) == record_of(part, settings):
+        known = part.recalibration is None and part.label in wanted
+        if not known or evaluated_under(part) != record_of(part, settings):
+            continue
+        if not TASKS.get(job.config.task).reads_text:
+            answers = _answers(part, job, season, table, names)
+            new += write_kept(folder / answers.file, answers)
+        elif part.corpus in job.extrapolate.on:
             cell, scored = _cell(part, job, season, table, names)
             if scored is not None:
                 write_kept(folder / documents_file(scored), scored)
@@ -133,14 +163,43 @@ def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str])
         hundredths=tuple(losses),
         nonoverlapping=tuple(None if math.isnan(nats) else round(nats, 4) for nats in apart.tolist()),
         parameters=int(last["parameters"]),
-        origin=MadeBy(
-            poscli=last["poscli"],
-            commit=last["commit"],
-            code=f"{last['trained_code']} {last['measured_code']}",
-            machine=last["machine"],
-            cpu=last["cpu"],
-            torch=last["torch"],
-            date=str(run.status()["updated"]),
-        ),
+        origin=_origin(run, last),
     )
     return cell, scored
+
+
+def _answers(run: Run, job: Job, season: str, task: str, names: Mapping[str, str]) -> TaskCell:
+    """The cell of an evaluation on a task with right answers."""
+    kind = TASKS.get(job.config.task)
+    rows = tables_of(run, kind.columns).rows
+    rows = rows[(rows["protocol"] == kind.protocols[0]) & (rows["variant"] == FULL)].sort_values("length")
+    log = training_log(run.training if run.trained else run)
+    learned = log[log[ACCURACY].notna()] if ACCURACY in log else log[:0]
+    steps = [(int(row.step), int(row.tokens), float(row.accuracy)) for row in learned.itertuples()]
+    at = learned_at(steps)
+    name = run.label.removesuffix(job.config.recipe_mark)
+    return TaskCell(
+        task=task,
+        encoding=names.get(name, name),
+        **_of_task(job, season, name),
+        lengths=tuple(rows["length"].tolist()),
+        status=tuple(rows["status"].tolist()),
+        reason=next(filter(None, rows["reason"].tolist()), ""),
+        accuracy=tuple(None if math.isnan(share) else round(share, 4) for share in rows[ACCURACY].tolist()),
+        chance=round(float(kind.chance or 0.0), 4),
+        learned_at=int(at) if math.isfinite(at) else None,
+        origin=_origin(run, rows.iloc[-1]),
+    )
+
+
+def _origin(run: Run, row: pd.Series) -> MadeBy:
+    """Where and with what a run was trained and scored, by a row of its evaluation."""
+    return MadeBy(
+        poscli=row["poscli"],
+        commit=row["commit"],
+        code=f"{row['trained_code']} {row['measured_code']}",
+        machine=row["machine"],
+        cpu=row["cpu"],
+        torch=row["torch"],
+        date=str(run.status()["updated"]),
+    )

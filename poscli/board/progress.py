@@ -31,10 +31,10 @@ def jobs_of_board(
     *,
     tuned: bool = False,
 ) -> list[tuple[str, Job]]:
-    """Every job of the first seeds of a season, with its table: a seed of all encodings before the next one.
+    """Every job of the first seeds of a season, with its table or task: a seed of all encodings before the next one.
 
-    Those that say what there is to win come first. With `tuned`, learning rates are those that `tune_board` found, and
-    what there is to win is left out, which has those of all. `tables` and `encodings` choose some; all by default.
+    Those that say what there is to win come first. With `tuned`, learning rates are those that `tune_board` found; what
+    there is to win and the tasks have those of all, and are left out. `tables` and `encodings` choose some.
     """
     wanted, jobs = list(encodings), []
     for table in season.table:
@@ -46,6 +46,10 @@ def jobs_of_board(
         suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and chosen is None else chosen)
         suite = suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
         jobs += [(table.name, job) for job in jobs_of(suite, device, runs)]
+        for task in season.task if not tuned else ():
+            if task.table == table.name:
+                suite = season.suite_of_task(task, season.seeds(seeds), chosen)
+                jobs += [(task.name, job) for job in jobs_of(suite, device, runs)]
     order = season.seeds(seeds)
     return sorted(jobs, key=lambda each: (order.index(each[1].config.seed), -each[1].config.length))
 

@@ -34,6 +34,15 @@ class SeasonTable(Request):
     train: TrainRequest = Field(TrainRequest(), description="What this table trains otherwise.")
 
 
+class SeasonTask(Request):
+    """A task with right answers that all encodings of a table are asked as well; it ranks nobody."""
+
+    name: str = Field(description="A short name, as in the names of cells.")
+    table: str = Field(description="The table whose encodings are asked.")
+    train: TrainRequest = Field(description="How models of their own are trained for it.")
+    extrapolate: ExtrapolateRequest = Field(ExtrapolateRequest(), description="How they are scored.")
+
+
 class Season(Request):
     """The content of season.toml."""
 
@@ -43,6 +52,7 @@ class Season(Request):
     train: TrainRequest = Field(description="How models are trained.")
     extrapolate: ExtrapolateRequest = Field(description="How they are scored, on each of the texts.")
     table: list[SeasonTable] = Field(min_length=1, description="The tables, written [[table]].")
+    task: list[SeasonTask] = Field([], description="Tasks whose accuracies stand beside the ranks, written [[task]].")
 
     def seeds(self, count: int) -> list[int]:
         """The first seeds of the season."""
@@ -77,6 +87,24 @@ class Season(Request):
             seeds=seeds,
             train=train,
             extrapolate=extrapolate,
+            part=parts,
+        )
+
+    def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
+        """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""
+        table = next(each for each in self.table if each.name == task.table)
+        chosen = table.encodings if encodings is None else encodings
+        parts = [SuitePart(encodings=chosen)]
+        for trained, others in table.readings.items():
+            if trained in chosen:
+                read_as = ExtrapolateRequest.model_validate({"as": others})
+                parts.append(SuitePart(encodings=[trained], extrapolate=read_as))
+        return Suite(
+            title=f"The board, season {self.name}: {task.name}",
+            encodings=chosen,
+            seeds=seeds,
+            train=task.train,
+            extrapolate=task.extrapolate,
             part=parts,
         )
 

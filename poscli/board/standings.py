@@ -30,7 +30,9 @@ from poscli.board.cells import (
     Cell,
     CostCell,
     Scored,
+    TaskCell,
     TextProfile,
+    read_answers,
     read_cells,
     read_costs,
     read_documents,
@@ -40,7 +42,7 @@ from poscli.board.ranking import SPENT, Array, NumbersOfEncodings, rank
 from poscli.board.season import Season, SeasonTable
 from poscli.drawing.text import listed, named
 from poscli.report.reach import last_shown
-from poscli.report.verdicts import HARM_BPB, UNDERTRAINED_RATIO
+from poscli.report.verdicts import HARM_BPB, SOLVED_SHARE, UNDERTRAINED_RATIO
 from poscli.specs import with_layouts
 from poscli.statistics.comparison import LN2, SIGNIFICANT
 from poscli.system.errors import DataError
@@ -65,6 +67,19 @@ class TextResult:
     regret: Triple
 
 
+@dataclass(frozen=True)
+class TaskResult:
+    """An encoding on a task with right answers: shares by length, mean over seeds, and when it is learned."""
+
+    lengths: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    chance: float
+    seeds: int
+    learned: int  # seeds that have 90 % right to the end of training
+    steps: float  # after which these have, the median; NaN without any
+    effective: float  # largest multiple of L up to which 90 % are right at every length; 0 if not at L
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """An encoding of a table. Numbers are NaN, and ranks 0, where they are not known."""
@@ -83,6 +98,7 @@ class Row:
     safe: float = math.nan  # largest multiple of L up to which every length is shown not to harm
     harmful: float = math.nan  # smallest multiple from which on every length is shown to harm
     texts: Mapping[str, TextResult] = field(default_factory=dict)
+    tasks: Mapping[str, TaskResult] = field(default_factory=dict)
     control: Triple = UNKNOWN  # gain at the longest on the text where nothing is to be won
     price: float = math.nan  # loss at the longest minus that of the same encoding trained there
     training: Triple = UNKNOWN  # cost of a training step over none, with its quartiles
@@ -169,10 +185,11 @@ def tables_of_cells(folder: Path, season: Season, *more: Path) -> list[TableOfCe
     cells = [cell for each in (folder, *more) for cell in read_cells(each, season.name)]
     documents = {key: each for at in (folder, *more) for key, each in read_documents(at, season.name).items()}
     costs, profiles = read_costs(folder, season.name), read_profiles(folder, season.name)
+    answers = [cell for each in (folder, *more) for cell in read_answers(each, season.name)]
     if not cells:
         raise DataError(f"there are no cells of season {season.name} in {folder}; make some with `poscli board run`")
     by_table = [(table, [cell for cell in cells if cell.table == table.name]) for table in season.table]
-    return [TableOfCells(season, table, own, documents, costs, profiles) for table, own in by_table if own]
+    return [TableOfCells(season, table, own, documents, costs, profiles, answers) for table, own in by_table if own]
 
 
 class TableOfCells:
@@ -186,12 +203,15 @@ class TableOfCells:
         documents: Mapping[str, Scored],
         costs: Iterable[CostCell],
         profiles: Mapping[str, TextProfile],
+        answers: Iterable[TaskCell],
     ) -> None:
         self.season, self.table, self.profiles = season, table, profiles
         length = table.train.length or season.train.length
         assert length is not None
         self.length, self.texts = length, tuple(season.texts)
         self.costs = {cost.encoding: cost for cost in costs if cost.table == table.name}
+        tasks = {task.name for task in season.task if task.table == table.name}
+        self.answers = [cell for cell in answers if cell.task in tasks]
         _refuse_mixtures(cells, season)
         self.cells: dict[tuple[Entry, int], dict[tuple[str, int], Cell]] = {}  # entry and training length
         for cell in _newest(cells):
@@ -447,6 +467,7 @@ class TableOfCells:
             status=FAILED if failed else INCOMPLETE,
             why=failed or "no seed has all texts",
             seeds=len(seeds),
+            tasks={} if entry[1] else self._tasks(entry[0]),
             training=cost.training if cost else UNKNOWN,
             reading=cost.reading if cost else UNKNOWN,
             parameters=max(cell.parameters for cell in cells),
@@ -488,6 +509,31 @@ class TableOfCells:
         sample = self.mean_over_texts([entry], seeds, weigh, texts)
         low, high = sample.interval() if len(seeds) > 1 else (np.array([math.nan]), np.array([math.nan]))
         return float(sample.estimates[0]), float(low[0]), float(high[0])
+
+    def _tasks(self, encoding: str) -> dict[str, TaskResult]:
+        """What an encoding answers to each task, from the newest source of it."""
+        own = [cell for cell in self.answers if cell.encoding == encoding]
+        results = {}
+        for task in dict.fromkeys(cell.task for cell in own):
+            newest = max((cell.origin.date, cell.source) for cell in own if cell.task == task)[1]
+            cells = [cell for cell in own if (cell.task, cell.source) == (task, newest)]
+            lengths = cells[0].lengths
+            shares = np.array([[math.nan if each is None else each for each in cell.accuracy] for cell in cells])
+            means = shares.mean(axis=0).tolist()
+            steps = [cell.learned_at for cell in cells if cell.learned_at is not None]
+            solved = [
+                (length / lengths[0], share >= SOLVED_SHARE) for length, share in zip(lengths, means, strict=True)
+            ]
+            results[task] = TaskResult(
+                lengths=lengths,
+                accuracy=tuple(means),
+                chance=cells[0].chance,
+                seeds=len(cells),
+                learned=len(steps),
+                steps=float(np.median(steps)) if steps else math.nan,
+                effective=last_shown(0.0, solved),
+            )
+        return results
 
     def _on(self, entry: Entry, seeds: Sequence[int], text: str) -> TextResult:
         losses = tuple(self._triple(entry, seeds, {at: 1.0}, [text]) for at in range(len(self.lengths)))

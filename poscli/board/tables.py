@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from poscli.board.standings import Row, Standings
+from poscli.board.standings import Row, Standings, TaskResult
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import spec_in_label
 from poscli.report.pooling import ratio_name
@@ -46,10 +46,17 @@ def board_columns(table: Standings) -> list[Column]:
         Column("control", tuple(_number(row.control[0], "+.3f") for row in rows)),
         Column("seeds", tuple(str(row.seeds) for row in rows)),
     ]
+    for task in tasks_of(table):
+        columns.append(Column(f"{task} 1x, {last}", tuple(_answers(row.tasks.get(task)) for row in rows)))
     if any(row.training[0] == row.training[0] for row in rows):
         columns.append(Column("training", tuple(_number(row.training[0], ".2f", "x") for row in rows)))
         columns.append(Column("reading", tuple(_number(row.reading[0], ".2f", "x") for row in rows)))
     return columns
+
+
+def tasks_of(table: Standings) -> list[str]:
+    """The tasks that any encoding of a table was asked."""
+    return sorted({task for row in table.rows for task in row.tasks})
 
 
 def legend_of(table: Standings) -> list[str]:
@@ -65,6 +72,10 @@ def legend_of(table: Standings) -> list[str]:
         "used: that gain as a share of what training on the longest windows would win",
         f"safe, harmful: shown not to cost {HARM_BPB} bits up to there, shown to cost that from there on",
         f"control: the gain on {table.control}, where nothing is to be won: below 0 for those that are misled",
+        *(
+            f"{task}: right answers at the training length and the longest, mean over seeds; how many seeds learned it"
+            for task in tasks_of(table)
+        ),
         "training, reading: seconds of a training step, and of reading the longest windows, over those of none",
     ]
 
@@ -156,6 +167,11 @@ def csv_of(tables: Sequence[Standings]) -> str:
             for text in table.texts:
                 result = row.texts.get(text)
                 line[f"regret_{text}"] = result.regret[0] if result else math.nan
+            for task in tasks_of(table):
+                told = row.tasks.get(task)
+                line[f"{task}_1x"] = told.accuracy[0] if told else math.nan
+                line[f"{task}_last"] = told.accuracy[-1] if told else math.nan
+                line[f"{task}_learned"] = told.learned if told else ""
             line |= {"source": row.source, "commits": " ".join(row.commits), "date": row.date}
             if writer is None:
                 writer = csv.DictWriter(buffer, list(line), lineterminator="\n")
@@ -181,6 +197,14 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): plain_json(each) for key, each in value.items()}
     return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _answers(result: TaskResult | None) -> str:
+    """Right answers at the first and the last length, and the seeds that have learned the task: `0.98, 0.41 (2/3)`."""
+    if result is None:
+        return "-"
+    ends = ", ".join(_number(result.accuracy[at], ".2f") for at in (0, -1))
+    return f"{ends} ({result.learned}/{result.seeds})"
 
 
 def _number(value: float, how: str, unit: str = "") -> str:

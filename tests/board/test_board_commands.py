@@ -6,7 +6,9 @@ import pytest
 from cli_runner import cli
 from small_season import ALL, write_season
 
-from poscli.board.cells import read_cells, read_costs, read_profiles
+from poscli.board.cells import read_answers, read_cells, read_costs, read_profiles
+from poscli.board.season import season_of
+from poscli.board.standings import standings_of
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,15 @@ def test_every_encoding_has_costs_and_a_reading_those_of_its_training(board):
         0 < low <= median <= high for each in costs.values() for median, low, high in (each.training, each.reading)
     )
     assert costs["rope as rope+window"].training == costs["rope"].training
+
+
+def test_every_encoding_is_asked_the_task(board):
+    answers = read_answers(board[0] / "cells", "tests")
+    assert {cell.encoding for cell in answers} == ALL
+    assert len(answers) == len(ALL) * 2  # seeds
+    assert all(cell.lengths == (32, 64) and all(0 <= share <= 1 for share in cell.accuracy) for cell in answers)
+    (table,) = standings_of(board[0] / "cells", season_of(board[1]))
+    assert all(row.tasks["find"].seeds == 2 for row in table.rows)
 
 
 def test_every_text_has_a_profile_of_how_far_back_it_repeats_itself(board):

@@ -31,6 +31,12 @@ title = "Small models"
 ceilings = ["rope"]
 encodings = ["none", "rope"]
 readings.rope = ["rope+window"]
+
+[[task]]
+name = "find"
+table = "small"
+train = {{ task = "recall", preset = "nano", length = 32, batch = 2, tokens = 256 }}
+extrapolate = {{ max_len = 64, tokens = 64 }}
 """
 ALL = {"none", "rope", "rope as rope+window"}
 

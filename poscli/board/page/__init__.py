@@ -13,7 +13,7 @@ from typing import Any
 from poscli.board.page.about import FLASH, FLEX, about
 from poscli.board.page.others import Others
 from poscli.board.standings import RANKED, Row, Standings
-from poscli.board.tables import READ_AS, name_on_board, plain_json, record_of_table
+from poscli.board.tables import READ_AS, name_on_board, plain_json, record_of_table, tasks_of
 from poscli.equation.blanks import TIERS
 from poscli.report.catalogue import TITLES, spec_in_label
 from poscli.report.page import PACKAGE, UNITS, PageParts, json_block, render
@@ -70,6 +70,7 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
         "families": [{"key": key, "title": title} for key, title in TITLES.items() if key in families],
         "tiers": [tier for tier in TIERS if tier in used],
         "kernels": [FLASH, FLEX],
+        "tasks": tasks_of(table),
         "better": _beaten(table, at),
         "pairs": _packed(table, at),
         "without": {text: [at[label] for label in labels] for text, labels in table.without.items()},

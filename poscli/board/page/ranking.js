@@ -52,6 +52,8 @@ function numberColumns() {
     column("Safe", (n) => exactly(own(n).safe), multiple, { note: note("safe"), down: true }),
     column("Harmful", (n) => exactly(own(n).harmful, own(n).first ? "not shown" : "not known"), multiple, { note: note("safe"), down: true }),
     column("Control", (n) => valueOf(own(n).control), signed, { note: note("control"), down: true }),
+    ...section().tasks.flatMap((task) => [0, -1].map((at) =>
+      column(`${task} ${at ? end : "1x"}`, (n) => exactly(own(n).tasks[task]?.accuracy.at(at) ?? null), two, { note: note(`${task}:`), down: true }))),
     ...(known ? costs : []),
     column("Seeds", (n) => exactly(own(n).seeds), String, { down: true }),
   ];
