@@ -32,6 +32,6 @@ def test_what_commands_write_is_ignored_and_only_published_results_are_tracked()
     assert git("check-ignore", "--quiet", "results/published/quick/new.png").returncode == 1
     tracked = git("ls-files", "results").stdout.split()
     assert tracked
-    assert all(name.startswith(("results/published/", "results/torture/")) for name in tracked)
+    assert all(name.startswith(("results/published/", "results/torture/", "results/board/")) for name in tracked)
     recipes = re.findall(r"^([a-z]+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {name for name, recipe in recipes if "results/published" in recipe} == {"bench", "publish"}

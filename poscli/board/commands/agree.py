@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poscli.board.commands.board import CELLS, Cells, SeasonFile
+from poscli.board.commands.board import IN_RESULTS, OwnCells, SeasonFile
 from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, out
@@ -49,7 +49,7 @@ def show_agreement(
     train_length: TrainLength = None,
     name: Named = None,
     season_: SeasonFile = None,
-    cells: Cells = CELLS,
+    cells: OwnCells = None,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -67,8 +67,8 @@ def show_agreement(
     literature = read_literature()
     if summary is not None:
         ours = losses_of_summary(summary, train_length)
-    elif cells.is_dir():
-        table = tables_of_cells(cells, season_of(season_))[0]
+    elif (folder := cells or out_ / IN_RESULTS).is_dir():
+        table = tables_of_cells(folder, season_of(season_))[0]
         ours = losses_of_board(table, table.standings(tuned=False))
     else:
         from poscli.report import collect

@@ -16,10 +16,14 @@ from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
 from poscli.system.text import counted
 
-CELLS = Path("results/board/cells")
+IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the results
+CELLS = Path("results") / IN_RESULTS
 
 app = typer.Typer(no_args_is_help=True, help="Every encoding ranked: make what is missing, and build the tables.")
 Cells = Annotated[Path, typer.Option("--cells", help="Folder of the cells.")]
+OwnCells = Annotated[
+    Path | None, typer.Option("--cells", help="Folder of the cells.", show_default=f"OUT/{IN_RESULTS}")
+]
 SeasonFile = Annotated[
     Path | None, typer.Option("--season", help="A season of your own, a TOML file; by default that of this version.")
 ]
@@ -54,7 +58,7 @@ def run_board(
     memory: Memory = None,
     device: Device = "auto",
     season_: SeasonFile = None,
-    cells: Cells = CELLS,
+    cells: OwnCells = None,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -73,6 +77,7 @@ def run_board(
     from poscli.system.files import check_folder
 
     season, runs = season_of(season_), out_ / "runs"
+    cells = cells or out_ / IN_RESULTS
     tables = table_names(season, table or [])
     check_folder(cells, "--cells")
     crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
@@ -180,7 +185,7 @@ def check_bundle(
     yes: plan.Yes = False,
     device: Device = "auto",
     season_: SeasonFile = None,
-    cells: Cells = CELLS,
+    cells: OwnCells = None,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -195,7 +200,7 @@ def check_bundle(
     from poscli.board.enter import made_again
     from poscli.board.season import season_of
 
-    season = season_of(season_)
+    season, cells = season_of(season_), cells or out_ / IN_RESULTS
     with tempfile.TemporaryDirectory() as folder:
         known = read_bundle(bundle, Path(folder))
         refuse_bundle(known, season, read_cells(cells, season.name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.board.commands.board import CELLS, Cells, SeasonFile
+from poscli.board.commands.board import IN_RESULTS, OwnCells, SeasonFile
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.commands.run_suite import Cpus, Memory, WorkerCount
@@ -47,7 +47,7 @@ def rank_encoding(
     memory: Memory = None,
     device: Device = "auto",
     season_: SeasonFile = None,
-    cells: Cells = CELLS,
+    cells: OwnCells = None,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -65,7 +65,7 @@ def rank_encoding(
     (chosen, *_) = table_names(season, [table] if table else [])
     crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
     crew.check()
-    entry = contender_of(enc, name, season, chosen, cells, out_)
+    entry = contender_of(enc, name, season, chosen, cells or out_ / IN_RESULTS, out_)
     planned, fitting, seconds = planned_entry(entry, crew, device)
     if dry_run:
         plan.show(planned, json_, fitting.count, fitting.start_seconds)

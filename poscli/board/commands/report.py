@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poscli.board.commands.board import CELLS, write_and_show
+from poscli.board.commands.board import IN_RESULTS, write_and_show
 from poscli.cli.commands import COMMANDS
 from poscli.cli.commands.report import OtherReport
 from poscli.system.errors import UsageError
@@ -19,7 +19,7 @@ Board = Annotated[
     bool, typer.Option("--board", help="Write the board of all encodings instead; --to is then by default OUT/board.")
 ]
 OtherCells = Annotated[
-    Path | None, typer.Option("--cells", help="With --board: folder of the cells.", show_default=str(CELLS))
+    Path | None, typer.Option("--cells", help="With --board: folder of the cells.", show_default=f"OUT/{IN_RESULTS}")
 ]
 OtherSeason = Annotated[
     Path | None,
@@ -46,7 +46,7 @@ class BoardReport(OtherReport):
 
         folder = to or out / FOLDER
         check_folder(folder, "--out" if to is None else "--to")
-        write_and_show(self.season, self.cells or CELLS, folder, json_)
+        write_and_show(self.season, self.cells or out / IN_RESULTS, folder, json_)
 
 
 COMMANDS.add("report.board", BoardReport)
