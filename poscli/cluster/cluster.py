@@ -206,7 +206,7 @@ class RayCrew(Crew):
         """The threads of each run."""
         return self.cpus or 1
 
-    def suited_to(self, configs: Sequence[RunConfig]) -> Crew:
+    def suited_to(self, configs: Sequence[RunConfig], runs_per_core: int = 0) -> Crew:
         """As it is: how many workers a cluster has is known when it is asked."""
         return self
 
