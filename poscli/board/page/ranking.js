@@ -74,7 +74,7 @@ function othersPart() {
   if (!everyEncoding().some((n) => !isRanked(n))) return null;
   const title = "Without a rank";
   const why = { head: "Why", key: (n) => encodings()[n].status, cell: (n) => make("td", { class: "acts" }, make("span", {}, encodings()[n].status), make("span", { class: "why" }, encodings()[n].why)) };
-  const body = shownOthers().length ? table("others", title, [linkColumn(), why, ...numberColumns()], 0, false, shownOthers) : make("p", {}, "No encoding without a rank passes the filters.");
+  const body = shownOthers().length ? table("others", title, [linkColumn(), why, ...numberColumns()], 2, false, shownOthers) : make("p", {}, "No encoding without a rank passes the filters.");
   const part = make("section", { id: "others" }, make("h2", {}, title), make("p", { class: "caption" }, "They take part in no comparison, and nobody is ranked above or below them."), body);
   return { title, part, finish: () => {} };
 }
