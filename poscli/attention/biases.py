@@ -260,9 +260,8 @@ def _biases_of_rows(encoding: Encoding, x: Operands, rows: int, m: int) -> Tenso
     if torch.is_grad_enabled():
         longer = F.pad(of_last_row, (0, 0, 0, m - 1), value=-math.inf)
         return torch.stack([longer[:, :, a : a + rows + 1] for a in range(m)], dim=1).flatten(3).flatten(1, 2)
-    g = by_distance.new_empty(
-        len(by_distance), m, w, rows + 1, w
-    )  # written once: it is large, and further copies take as long
+    # Written once: it is large, and further copies take as long.
+    g = by_distance.new_empty(len(by_distance), m, w, rows + 1, w)
     for a in range(m):
         g[:, a, :, : rows + 1 - a] = of_last_row[:, :, a:]
         g[:, a, :, rows + 1 - a :] = -math.inf

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 
 from poscli import specs
@@ -247,6 +248,7 @@ def naive_sign(first: str, second: str) -> int:
     return 0 if one is None or other is None else (other > one) - (other < one)
 
 
+@cache
 def _rank(label: str) -> int | None:
     """The place of an encoding in the naive order, by its family; None for specs of several and for other families."""
     try:

@@ -7,7 +7,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -147,10 +147,10 @@ def refuse_bundle(bundle: Bundle, season: Season, board: Sequence[Cell]) -> None
             )
 
 
-def refuse_taken(name: str, sources: set[str], board: Sequence[Cell]) -> None:
-    """UsageError if the board has an encoding of this name from another source."""
+def refuse_taken(name: str, sources: set[str], board: Sequence[Cell], ranked: Collection[str] = ()) -> None:
+    """UsageError if the board has an encoding of this name from another source, or the season ranks one (`ranked`)."""
     taken = {cell.source for cell in board if cell.encoding == name}
-    if taken and not taken & sources:
+    if name in ranked or (taken and not taken & sources):
         raise UsageError(f"the name {name!r} is taken on the board, by another source; choose one with --name")
 
 

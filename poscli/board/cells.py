@@ -27,6 +27,9 @@ from poscli.system.errors import CorruptError
 from poscli.system.files import parse_object, read_bytes, write_atomic
 
 CURE = "restore it from where the cells are kept, or delete it: `poscli board run` makes it again"
+# What a cell is of: its key is a hash of these fields.
+OF_CELL = ("season", "table", "configuration", "encoding", "source", "recipe", "trained_at", "seed", "text")
+OF_TASK = ("season", "task", "configuration", "encoding", "source", "trained_at", "seed")
 PER_NAT = 100  # losses are kept in hundredths of a nat per document; seeds move them by tens of hundredths
 DOCUMENTS, COSTS, TEXTS, TASKS_FOLDER = "documents", "costs", "texts", "tasks"
 
@@ -44,7 +47,7 @@ class MadeBy(Frozen):
 
 
 class Scored(Frozen):
-    """The documents of a text that are scored, or spans of tokens where documents are few: tokens and bytes of each."""
+    """The documents of a text that are scored, with tokens and bytes of each; spans of tokens where they are few."""
 
     season: str
     text: str
@@ -88,8 +91,7 @@ class Cell(Frozen):
     @property
     def key(self) -> str:
         """A hash of what the cell is of, whatever it says."""
-        names = ("season", "table", "configuration", "encoding", "source", "recipe", "trained_at", "seed", "text")
-        return key_of_cell(**{name: getattr(self, name) for name in names})
+        return key_of(**{name: getattr(self, name) for name in OF_CELL})
 
     @property
     def file(self) -> Path:
@@ -121,15 +123,7 @@ class TaskCell(Frozen):
     @property
     def key(self) -> str:
         """A hash of what the cell is of, whatever it says."""
-        names = ("season", "task", "configuration", "encoding", "source", "trained_at", "seed")
-        return self.key_of(**{name: getattr(self, name) for name in names})
-
-    @staticmethod
-    def key_of(
-        *, season: str, task: str, configuration: str, encoding: str, source: str, trained_at: int, seed: int
-    ) -> str:
-        """The key of a cell of these."""
-        return _hash(locals())
+        return key_of(**{name: getattr(self, name) for name in OF_TASK})
 
     @property
     def file(self) -> Path:
@@ -211,20 +205,9 @@ def keys_in(folder: Path, season: str) -> set[str]:
     return {path.stem.rpartition("-")[2] for path in (Path(folder) / slug(season)).glob("*/*.json")}
 
 
-def key_of_cell(
-    *,
-    season: str,
-    table: str,
-    configuration: str,
-    encoding: str,
-    source: str,
-    recipe: Mapping[str, float],
-    trained_at: int,
-    seed: int,
-    text: str,
-) -> str:
-    """A hash of what a cell is of, whatever it says."""
-    return _hash(locals())
+def key_of(**what: Any) -> str:
+    """The key of a cell: a hash of what it is of (`OF_CELL`, `OF_TASK`), whatever it says."""
+    return _hash(what)
 
 
 def documents_file(scored: Scored) -> Path:

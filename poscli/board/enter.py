@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
-from poscli.board.cells import encoding_folder, keys_in, read_cells
-from poscli.board.gather import gather, keys_of, source_of_encoding
-from poscli.board.progress import make_trials, run_missing
+from poscli.board.cells import encoding_folder, read_cells
+from poscli.board.gather import gather, source_of_encoding
+from poscli.board.progress import make_trials, missing_jobs, run_missing
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable
 from poscli.board.standings import Standings, standings_of
@@ -84,8 +84,8 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
     without cells to rank it among.
     """
     chosen = next(each for each in season.table if each.name == table)
-    spec = str(parse(enc))
-    if spec in {str(parse(each)) for each in chosen.encodings}:
+    spec, ranked = str(parse(enc)), {str(parse(each)) for each in chosen.encodings}
+    if spec in ranked:
         raise UsageError(f"{spec} is on the board already; `poscli board build` shows its row")
     file, _, cls = full_name(spec).rpartition(":") if re.fullmatch(r"[^|+(]*\.py(:\w+)?", spec) else ("", "", "")
     name = name or (re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls).lower() if cls else spec)
@@ -93,17 +93,15 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
         raise UsageError(f"--name {name!r} has other characters than letters, digits and .+|(),=-; choose another one")
     cells = read_cells(board, season.name)
     standings_of(board, season)  # first: without a board there are no ranks
-    entry = Contender(spec, name, Path(file) if file else None, season, chosen, board, out)
-    config = prepare(
-        season.suite(chosen, season.seeds(1), [spec]).train, [spec], season.seeds(1), device_of("cpu")
-    ).configs[0]
-    refuse_taken(name, {source_of_encoding(spec, config)}, cells)
+    seeds = season.seeds(1)
+    (config,) = prepare(season.suite(chosen, seeds, [spec]).train, [spec], seeds, device_of("cpu")).configs
+    refuse_taken(name, {source_of_encoding(spec, config)}, cells, ranked)
     verdict = verify(spec)
     if verdict.status != "passed":
         faults = ", ".join(each.check for each in verdict.findings if each.status in ("failed", "unavailable"))
         raise PoscliError(f"{enc} does not hold what every encoding must: {faults}; `poscli verify {enc}` shows why")
     note(f"{name}: all checks of `poscli verify` hold")
-    return entry
+    return Contender(spec, name, Path(file) if file else None, season, chosen, board, out)
 
 
 def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], Crew, float]:
@@ -127,12 +125,8 @@ def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
 
 def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dict[str, str]]:
     """Train and score what is missing of an entry; returns the jobs that failed, each with the cause."""
-    jobs, names = entry.jobs(device, tuned=tuned), {entry.spec: entry.name}
-    left = []
-    for table, job in jobs:
-        gather(job, entry.season.name, table, entry.cells, names)
-        if not keys_of(job, entry.season.name, table, names) <= keys_in(entry.cells, entry.season.name):
-            left.append((table, job))
+    names = {entry.spec: entry.name}
+    left = missing_jobs(entry.jobs(device, tuned=tuned), entry.season, entry.cells, names)
     if not left:
         return []
     fitting = crew.suited_to([job.config for _, job in left], runs_per_core=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, TaskCell, documents_file, key_of_cell, write_kept
+from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, TaskCell, documents_file, key_of, write_kept
 from poscli.config.code import MEASURING, code_of
 from poscli.config.run import Recipe, RunConfig
 from poscli.evaluation.evaluate import settings_of
@@ -70,36 +70,34 @@ def keys_of(job: Job, season: str, table: str, names: Mapping[str, str] = NO_NAM
 
     `names` has the names on the board of specs that are called otherwise there.
     """
-    if not TASKS.get(job.config.task).reads_text:
-        return {
-            TaskCell.key_of(task=table, encoding=names.get(each, each), **_of_task(job, season, each))
-            for each in labels_of(job)
-        }
-    return {
-        key_of_cell(text=text, encoding=names.get(encoding, encoding), **_kind(job, season, table, encoding))
-        for encoding in labels_of(job)
-        for text in job.extrapolate.on
-    }
+    keys = set()
+    for encoding in labels_of(job):
+        what = {"season": season, "encoding": names.get(encoding, encoding)} | _made_as(job, encoding)
+        if _is_task(job):
+            keys.add(key_of(task=table, **what))
+        else:
+            keys |= {key_of(table=table, text=text, recipe=_rates(job), **what) for text in job.extrapolate.on}
+    return keys
 
 
-def _kind(job: Job, season: str, table: str, encoding: str) -> dict[str, Any]:
-    """What the cells of an encoding of a job are of, but for the text."""
-    config = job.config
+def _is_task(job: Job) -> bool:
+    """Whether a job asks for right answers, and reads no text of the season."""
+    return not TASKS.get(job.config.task).reads_text
+
+
+def _made_as(job: Job, encoding: str) -> dict[str, Any]:
+    """How a cell of an encoding of a job is made."""
     return {
-        "season": season,
-        "table": table,
         "configuration": configuration_of(job),
-        "source": source_of_encoding(encoding, config),
-        "recipe": {name: float(getattr(config.recipe, name)) for name in TUNED} if config.tuning else {},
-        "trained_at": config.length,
-        "seed": config.seed,
+        "source": source_of_encoding(encoding, job.config),
+        "trained_at": job.config.length,
+        "seed": job.config.seed,
     }
 
 
-def _of_task(job: Job, season: str, encoding: str) -> dict[str, Any]:
-    """What the cell of an encoding of a job of a task is of, but for the names of both."""
-    kind = _kind(job, season, "", encoding)
-    return {name: kind[name] for name in ("season", "configuration", "source", "trained_at", "seed")}
+def _rates(job: Job) -> dict[str, float]:
+    """The learning rates that tuning has chosen, with the one that it left alone; empty for those of all."""
+    return {name: float(getattr(job.config.recipe, name)) for name in TUNED} if job.config.tuning else {}
 
 
 def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, str] = NO_NAMES) -> int:
@@ -118,7 +116,7 @@ def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, 
         known = part.recalibration is None and part.label in wanted
         if not known or evaluated_under(part) != record_of(part, settings):
             continue
-        if not TASKS.get(job.config.task).reads_text:
+        if _is_task(job):
             answers = _answers(part, job, season, table, names)
             new += write_kept(folder / answers.file, answers)
         elif part.corpus in job.extrapolate.on:
@@ -142,19 +140,22 @@ def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str])
         part = units[units["length"] == length]
         losses.append(tuple(round(PER_NAT * nats) for nats in (part["nll"] * part["tokens"]).tolist()))
         if len(part) and scored is None:
-            units_there, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
+            names_of_units, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
             scored = Scored(
                 season=season,
                 text=run.corpus,
                 fingerprint=run.fingerprint,
-                units=units_there,
+                units=names_of_units,
                 tokens=tokens,
                 bytes=sizes,
             )
     name, last = run.label.removesuffix(job.config.recipe_mark), rows.iloc[-1]
     cell = Cell(
         encoding=names.get(name, name),
-        **_kind(job, season, table, name),
+        season=season,
+        table=table,
+        recipe=_rates(job),
+        **_made_as(job, name),
         text=run.corpus,
         documents="" if scored is None else scored.key,
         lengths=tuple(rows["length"].tolist()),
@@ -181,7 +182,8 @@ def _answers(run: Run, job: Job, season: str, task: str, names: Mapping[str, str
     return TaskCell(
         task=task,
         encoding=names.get(name, name),
-        **_of_task(job, season, name),
+        season=season,
+        **_made_as(job, name),
         lengths=tuple(rows["length"].tolist()),
         status=tuple(rows["status"].tolist()),
         reason=next(filter(None, rows["reason"].tolist()), ""),

@@ -22,7 +22,8 @@ from poscli.system.files import read_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from poscli.board.standings import Standings, TableOfCells
+    from poscli.board.arrays import TableOfCells
+    from poscli.board.standings import Standings
 
 MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the training length
 QUOTED = "sliding"  # the protocol whose perplexities a summary has, if it was measured

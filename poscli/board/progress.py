@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from poscli.board.cells import keys_in
 from poscli.board.gather import NO_NAMES, gather, keys_of
-from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.board.standings import standings_of
+from poscli.board.tables import READ_AS
 from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
+from poscli.specs import parse
 from poscli.sweep.crew import Crew
 from poscli.sweep.drive import Watcher
 from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of
 from poscli.sweep.tune import Tuning, tuning_of
 from poscli.system.device import device_of, threads
-from poscli.system.errors import DataError
+from poscli.system.errors import UsageError, near
 from poscli.workflows import prepare
 
 
@@ -26,42 +27,60 @@ def jobs_of_board(
     seeds: int,
     device: str,
     runs: Path,
-    tables: Sequence[str] = (),
-    encodings: Iterable[str] = (),
+    encodings: Mapping[str, Sequence[str] | None],
     *,
     tuned: bool = False,
 ) -> list[tuple[str, Job]]:
     """Every job of the first seeds of a season, with its table or task: a seed of all encodings before the next one.
 
-    Those that say what there is to win come first. With `tuned`, learning rates are those that `tune_board` found; what
-    there is to win and the tasks have those of all, and are left out. `tables` and `encodings` choose some.
+    `encodings` has those of each table that is wanted; None for all, and then also the models that say what there is to
+    win, which come first. With `tuned`, learning rates are those that `tune_board` found; what there is to win and the
+    tasks have those of all, and are left out.
     """
-    wanted, jobs = list(encodings), []
+    jobs: list[tuple[str, Job]] = []
     for table in season.table:
-        if tables and table.name not in tables:
+        if table.name not in encodings or encodings[table.name] == []:
             continue
-        chosen = [spec for spec in wanted if spec in table.encodings] if wanted else None
-        if chosen == []:
-            continue
-        suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and chosen is None else chosen)
+        chosen = encodings[table.name]
+        own = None if chosen is None else [*chosen]
+        suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and own is None else own)
         suite = suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
         jobs += [(table.name, job) for job in jobs_of(suite, device, runs)]
         for task in season.task if not tuned else ():
             if task.table == table.name:
-                suite = season.suite_of_task(task, season.seeds(seeds), chosen)
+                suite = season.suite_of_task(task, season.seeds(seeds), own)
                 jobs += [(task.name, job) for job in jobs_of(suite, device, runs)]
     order = season.seeds(seeds)
     return sorted(jobs, key=lambda each: (order.index(each[1].config.seed), -each[1].config.length))
 
 
+def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str]) -> dict[str, list[str] | None]:
+    """By table, which of its encodings are wanted; None for all if `wanted` is empty.
+
+    UsageError for an encoding that none of these tables has.
+    """
+    if not wanted:
+        return dict.fromkeys(tables)
+    chosen: dict[str, list[str] | None] = {}
+    known = {table.name: {str(parse(spec)): spec for spec in table.encodings} for table in season.table}
+    specs = [str(parse(spec)) for spec in wanted]
+    for name in tables:
+        chosen[name] = [known[name][spec] for spec in specs if spec in known[name]]
+    every = [spec for name in tables for spec in known[name]]
+    for spec in specs:
+        if spec not in every:
+            raise UsageError(f"--enc {spec}: season {season.name} does not have it: {near(spec, every)}")
+    return chosen
+
+
 def tune_board(
-    season: Season, crew: Crew, device: str, out: Path, tables: Sequence[str], encodings: Sequence[str]
+    season: Season, crew: Crew, device: str, out: Path, encodings: Mapping[str, Sequence[str] | None]
 ) -> None:
-    """Choose the learning rates of every encoding of some tables by nine trials, as far as that is not done."""
+    """Choose the learning rates of encodings, by table, through nine trials each, as far as that is not done."""
     tunings = []
     for table in season.table:
-        chosen = [spec for spec in table.encodings if not encodings or spec in encodings]
-        if table.name in tables and chosen:
+        chosen = encodings.get(table.name, []) if table.name in encodings else []
+        if chosen := table.encodings if chosen is None else [*chosen]:
             suite = season.suite(table, season.seeds(1), chosen)
             setup = prepare(suite.train, chosen, suite.seeds, device_of(device))
             tunings += [tuning_of(config, setup, out) for config in setup.configs]
@@ -70,33 +89,37 @@ def tune_board(
         tuning.find()
 
 
-def missing_jobs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path) -> list[tuple[str, Job]]:
+def missing_jobs(
+    jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, names: Mapping[str, str] = NO_NAMES
+) -> list[tuple[str, Job]]:
     """The jobs of which a cell is missing, after those of runs that are evaluated already were written."""
     left = []
     there = keys_in(cells, season.name)
     for table, job in jobs:
-        wanted = keys_of(job, season.name, table)
-        if wanted <= there:
-            continue
-        if gather(job, season.name, table, cells):
+        wanted = keys_of(job, season.name, table, names)
+        if not wanted <= there and gather(job, season.name, table, cells, names):
             there = keys_in(cells, season.name)
         if not wanted <= there:
             left.append((table, job))
     return left
 
 
-def undecided(season: Season, cells: Path) -> dict[str, list[str]]:
-    """By table, the encodings that more seeds could rank: those of a top group of several."""
-    try:
-        tables = standings_of(cells, season)
-    except DataError:
-        return {}
-    return {each.table: [row.encoding for row in each.top] for each in tables if len(each.top) > 1}
+def undecided(
+    season: Season, cells: Path, encodings: Mapping[str, Sequence[str] | None]
+) -> dict[str, Sequence[str] | None]:
+    """By table, those of some encodings that more seeds could rank: they are in a top group of several.
 
-
-def seeds_of_stage(stage: int) -> int:
-    """The seeds of a stage: 1 has two, an order without ranks; 2 has three; 3 has up to ten of those not decided."""
-    return {1: 2, 2: min(SPENT), 3: max(SPENT)}[stage]
+    What a model is read as gets more seeds through the encoding that it was trained with.
+    """
+    left: dict[str, Sequence[str] | None] = dict.fromkeys(encodings, ())
+    for standings in standings_of(cells, season):
+        table = next(each for each in season.table if each.name == standings.table)
+        if standings.table in encodings and not standings.tuned and len(standings.top) > 1:
+            top = {row.encoding.partition(READ_AS)[0] for row in standings.top}
+            known = encodings[table.name]
+            own = table.encodings if known is None else known
+            left[table.name] = [spec for spec in own if str(parse(spec)) in top]
+    return left
 
 
 class Gathering(Watcher):

@@ -150,10 +150,9 @@ def _degrees_of_variance(variance: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RankIntervals:
-    """What is shown: `better[a, b]` says that a is better than b, with `p` after the correction; ranks from 1 on."""
+    """What is shown: `better[a, b]` says that a is better than b; the first and the last rank that each may have."""
 
     better: NDArray[np.bool_]
-    p: Array
     first: NDArray[np.int64]
     last: NDArray[np.int64]
 
@@ -175,4 +174,4 @@ def rank(sample: NumbersOfEncodings) -> RankIntervals:
     corrected[upper] = holm(p)
     corrected = np.minimum(corrected, corrected.T)
     better = (corrected <= SIGNIFICANT * SPENT[sample.seeds_count]) & (difference < 0)
-    return RankIntervals(better, corrected, 1 + better.sum(axis=0), count - better.sum(axis=1))
+    return RankIntervals(better, 1 + better.sum(axis=0), count - better.sum(axis=1))

@@ -11,7 +11,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.suite import Suite, SuitePart
@@ -59,53 +59,64 @@ class Season(Request):
         digests = [hashlib.sha256(f"poscli board {self.name} {number}".encode()).digest() for number in range(count)]
         return [int.from_bytes(digest[:4], "big") for digest in digests]
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Season:
+        if self.train.length is None or self.train.batch is None:
+            raise ValueError("the table [train] needs length and batch; add them")
+        if not isinstance(self.extrapolate.max_len, int):
+            raise ValueError("the table [extrapolate] needs max_len in tokens, such as 1024; add it")
+        names = [*(table.name for table in self.table), *(task.name for task in self.task)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two tables or tasks are called {twice[0]!r}; give one another name")
+        for task in self.task:
+            if task.table not in [table.name for table in self.table]:
+                raise ValueError(f"the task {task.name!r} is of table {task.table!r}, which is not there; correct it")
+        return self
+
     def suite(self, table: SeasonTable, seeds: list[int], encodings: list[str] | None = None) -> Suite:
         """The training and evaluation of a table as a suite; of these encodings only, if given, without the ceilings.
 
         The models that say what there is to win read as many tokens in a step as the others, in longer windows.
         """
-        changes = {name: getattr(table.train, name) for name in table.train.model_fields_set}
-        train = self.train.model_copy(update=changes)
+        train = self.train.model_copy(
+            update={name: getattr(table.train, name) for name in table.train.model_fields_set}
+        )
         extrapolate = self.extrapolate.model_copy(update={"on": [*self.texts, self.control]})
-        length, longest = train.length, extrapolate.max_len
-        assert length is not None
-        assert train.batch is not None
+        longest, tokens = extrapolate.max_len, (train.length or 0) * (train.batch or 0)
         assert isinstance(longest, int)
+        longer = TrainRequest(length=longest, batch=max(1, tokens // longest))
+        ceilings = [] if encodings is not None else [SuitePart(encodings=table.ceilings, train=longer)]
+        return self._suite(table, seeds, encodings, train, extrapolate, ceilings)
+
+    def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
+        """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""
+        table = next(each for each in self.table if each.name == task.table)
+        return self._suite(table, seeds, encodings, task.train, task.extrapolate, [])
+
+    def _suite(
+        self,
+        table: SeasonTable,
+        seeds: list[int],
+        encodings: list[str] | None,
+        train: TrainRequest,
+        extrapolate: ExtrapolateRequest,
+        parts: list[SuitePart],
+    ) -> Suite:
+        """The encodings of a table, and after other parts what their models are read as."""
         chosen = table.encodings if encodings is None else encodings
-        parts = [SuitePart(encodings=chosen)]
-        if encodings is None:
-            longer = TrainRequest(length=longest, batch=max(1, train.batch * length // longest))
-            parts.append(SuitePart(encodings=table.ceilings, train=longer))
-        for trained, others in table.readings.items():
-            if trained in chosen:  # the last part with a training is the one that counts
-                parts.append(
-                    SuitePart(encodings=[trained], extrapolate=ExtrapolateRequest.model_validate({"as": others}))
-                )
+        # Of several parts with one training, the last one counts.
+        readings = [
+            SuitePart(encodings=[trained], extrapolate=ExtrapolateRequest.model_validate({"as": others}))
+            for trained, others in table.readings.items()
+            if trained in chosen
+        ]
         return Suite(
             title=f"The board, season {self.name}: {table.title}",
             encodings=chosen,
             seeds=seeds,
             train=train,
             extrapolate=extrapolate,
-            part=parts,
-        )
-
-    def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
-        """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""
-        table = next(each for each in self.table if each.name == task.table)
-        chosen = table.encodings if encodings is None else encodings
-        parts = [SuitePart(encodings=chosen)]
-        for trained, others in table.readings.items():
-            if trained in chosen:
-                read_as = ExtrapolateRequest.model_validate({"as": others})
-                parts.append(SuitePart(encodings=[trained], extrapolate=read_as))
-        return Suite(
-            title=f"The board, season {self.name}: {task.name}",
-            encodings=chosen,
-            seeds=seeds,
-            train=task.train,
-            extrapolate=task.extrapolate,
-            part=parts,
+            part=[SuitePart(encodings=chosen), *parts, *readings],
         )
 
 

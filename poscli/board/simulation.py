@@ -29,13 +29,8 @@ class Simulated:
     top: float
 
 
-def simulate(
-    *, boards: int, encodings: int, seeds: int, apart: float, groups: int = 8, draw: int = 0, tails: int = 0
-) -> Simulated:
-    """Rank made-up boards of encodings in groups, each `apart` bits per byte behind the one before; 0: all are ties.
-
-    With `tails`, the luck of seeds has Student's distribution of so many degrees of freedom in place of the normal one.
-    """
+def simulate(*, boards: int, encodings: int, seeds: int, apart: float, groups: int = 8, draw: int = 0) -> Simulated:
+    """Rank made-up boards of encodings in groups, each `apart` bits per byte behind the one before; 0: all are ties."""
     random = np.random.default_rng(draw)
     truth = apart * (np.arange(encodings) * groups // encodings)
     texts = np.repeat(np.arange(TEXTS), DOCUMENTS)
@@ -44,7 +39,7 @@ def simulate(
     next_group = better & (truth[None, :] - truth[:, None] <= 1.5 * apart)
     false = found = top = 0
     for _ in range(boards):
-        ranks = rank(NumbersOfEncodings(_values(random, truth, seeds, tails), shares, texts))
+        ranks = rank(NumbersOfEncodings(_values(random, truth, seeds), shares, texts))
         false += bool((ranks.better & ~better).any())
         found += int((ranks.better & next_group).sum())
         top += int(ranks.top.sum())
@@ -77,14 +72,11 @@ def seasons_of_copy(values: NDArray, shares: NDArray, texts: NDArray, of: int, *
     return held / seasons
 
 
-def _values(random: np.random.Generator, truth: NDArray, seeds: int, tails: int) -> NDArray[np.float64]:
+def _values(random: np.random.Generator, truth: NDArray, seeds: int) -> NDArray[np.float64]:
     """What each document adds to the number of each encoding, `[E, S, D]`."""
     count, size = len(truth), TEXTS * DOCUMENTS
     sds = SEED_SD * np.exp(SPREAD_OF_SDS * random.standard_normal(count))
-    luck = random.standard_normal((count, seeds))
-    if tails:
-        luck = random.standard_t(tails, (count, seeds)) * np.sqrt((tails - 2) / tails)
-    luck = sds[:, None] * luck + COMMON_SD * random.standard_normal(seeds)
+    luck = sds[:, None] * random.standard_normal((count, seeds)) + COMMON_SD * random.standard_normal(seeds)
     values = INTERACTION_SD * random.standard_normal((count, seeds, size))
     values += DOCUMENT_SD * random.standard_normal((count, 1, size)) + 2 * random.standard_normal(size)
     return (values + truth[:, None, None] + luck[:, :, None]) / size

@@ -4,9 +4,11 @@ import shutil
 
 import pytest
 from cli_runner import cli
+from planted_board import plant
 from small_season import ALL, write_season
 
 from poscli.board.cells import read_answers, read_cells, read_costs, read_profiles
+from poscli.board.progress import undecided
 from poscli.board.season import season_of
 from poscli.board.standings import standings_of
 
@@ -92,6 +94,7 @@ def test_the_board_is_the_same_bytes_twice(board, tmp_path):
     [
         (("run", "--table", "smal"), "has no such table; did you mean small?"),
         (("run", "--season", "nowhere.toml"), "there is no season 'nowhere.toml'"),
+        (("run", "--enc", "alibi"), "--enc alibi: season tests does not have it"),
         (("build", "--cells", "nowhere"), "there are no cells of season tests in nowhere"),
     ],
 )
@@ -101,6 +104,35 @@ def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
     assert done.code != 0
     assert message in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "other", "message"),
+    [
+        ("max_len = 32", 'max_len = "2x"', "needs max_len in tokens"),
+        ("batch = 4", "", "needs length and batch"),
+        ('table = "small"', 'table = "large"', "is of table 'large', which is not there"),
+        ('name = "find"', 'name = "small"', "two tables or tasks are called 'small'"),
+        ("[extrapolate]", "[extrapolat]", "the key 'extrapolate' is missing"),
+    ],
+)
+def test_a_season_that_cannot_be_is_refused_in_one_line(board, tmp_path, line, other, message):
+    text = board[1].read_text()
+    assert line in text
+    (tmp_path / "wrong.toml").write_text(text.replace(line, other, 1))
+    done = cli("board", "build", "--season", tmp_path / "wrong.toml", "--to", tmp_path / "out")
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done.err
+    assert message in done.err
+
+
+def test_with_three_seeds_only_what_is_not_decided_gets_more(board, tmp_path):
+    season = season_of(board[1])
+    texts = (*season.texts, season.control)
+    plant(tmp_path, {"none": (2.0, 1.8), "rope as rope+window": (2.0, 1.8), "rope": (2.0, 2.9)}, table="small",
+          texts=texts, season=season)  # fmt: skip
+    encodings = {"small": None}
+    assert undecided(season, tmp_path, encodings) == {"small": ["none", "rope"]}  # rope is what rope+window reads
+    assert undecided(season, tmp_path, {"small": ["none"]}) == {"small": ["none"]}
 
 
 def test_with_tuned_rates_encodings_have_a_table_of_their_own(board, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from cli_runner import assert_refused, cli
 from planted_board import plant
 
+from poscli.board.arrays import tables_of_cells
 from poscli.board.build import write_board
 from poscli.board.cells import TextProfile
 from poscli.board.ours import losses_of_board
@@ -19,7 +20,7 @@ from poscli.board.page.encoding import encoding_files, encoding_pages
 from poscli.board.page.others import others_of
 from poscli.board.picture import ranks_png
 from poscli.board.season import current_season
-from poscli.board.standings import UNKNOWN, Row, standings_of, tables_of_cells
+from poscli.board.standings import UNKNOWN, Row, standings_of
 from poscli.board.tables import plain_json
 
 HOSTILE = "</script><img src=x>"

@@ -31,7 +31,7 @@ def place(tmp_path_factory):
         season = write_season(folder)
         (folder / "mine.py").write_text(MINE)
         (folder / "broken.py").write_text(BROKEN)
-        made = cli("board", "run", "--season", season, "--cells", "cells", "--workers", 1, "--yes")
+        made = cli("board", "run", "--season", season, "--cells", "cells", "--workers", 1, "--yes", "--no-costs")
         assert made.code == 0, made.err
         yield folder
     forget(folder)
@@ -93,6 +93,12 @@ def test_a_bundle_holds_and_can_be_added(ranked, place, tmp_path):
     assert taken.code == 2
 
 
+def test_the_source_in_a_bundle_is_run_only_by_whoever_says_so(ranked, place):
+    done = cli("board", "check", ranked.json["bundle"], "--season", "season.toml", "--cells", "cells")
+    assert done.code == 1
+    assert "read it, then give --yes" in done.err
+
+
 def test_a_changed_digit_in_a_bundle_is_named(ranked, place, tmp_path):
     path = changed_bundle(place / ranked.json["bundle"], tmp_path, seal=False)
     done = check(path)
@@ -143,6 +149,7 @@ def changed_bundle(bundle, folder, *, seal):
         (("rope",), 2, "rope is on the board already"),
         (("mine.py", "--table", "none"), 2, "has no such table"),
         (("mine.py", "--name", "a/b"), 2, "has other characters than"),
+        (("mine.py", "--name", "none"), 2, "the name 'none' is taken"),
         (("nowhere.py",), 2, "nowhere.py"),
     ],
 )

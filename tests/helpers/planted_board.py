@@ -11,7 +11,6 @@ from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, documents_file, wr
 from poscli.board.season import Season, current_season
 from poscli.statistics.comparison import LN2
 
-LENGTHS = (64, 128, 256, 512, 1024)
 TOKENS, BYTES = 16, 36  # of each document
 ORIGIN = MadeBy(
     poscli="0", commit="c0ffee", code="a b", machine="here", cpu="cpu", torch="2", date="2026-01-01T00:00:00Z"
@@ -30,13 +29,18 @@ def plant(
     draw: int = 0,
     table: str = "",
     texts: Sequence[str] = (),
+    season: Season | None = None,
 ) -> Season:
     """Write cells of encodings with these losses in bits per byte, at L and at 16 L, and of one model trained at 16 L.
 
     Losses at the lengths between lie between. `trained_long` is the loss of the model that was trained at 16 L, by the
-    name of `rope`. Returns the season.
+    name of `rope`. The season is the current one unless another is given; it is returned.
     """
-    season = current_season()
+    season = season or current_season()
+    short, long = season.train.length, season.extrapolate.max_len
+    assert short is not None
+    assert isinstance(long, int)
+    doublings = tuple(short << n for n in range((long // short).bit_length()))
     random = np.random.default_rng(draw)
     for text in texts or (*season.texts, season.control):
         scored = Scored(
@@ -51,9 +55,9 @@ def plant(
         hard = random.normal(0, 0.5, documents)
         for seed in season.seeds(seeds):
             luck = random.normal(0, seed_sd)
-            planted = [(name, 64, losses[name]) for name in losses] + [("rope", 1024, (trained_long,))]
+            planted = [(name, short, losses[name]) for name in losses] + [("rope", long, (trained_long,))]
             for name, at, bits in planted:
-                lengths = LENGTHS if at == 64 else (1024,)
+                lengths = doublings if at == short else (long,)
                 own = luck + random.normal(0, seed_sd) + random.normal(0, DOCUMENT_SD, documents) + hard
                 levels = np.interp(np.arange(len(lengths)), (0, len(lengths) - 1), (bits[0], bits[-1]))
                 nats = (levels[:, None] + own) * BYTES * LN2

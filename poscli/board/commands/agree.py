@@ -59,17 +59,18 @@ def show_agreement(
     against papers, papers against papers, and a naive order by family.
     """
     from poscli.board.agree import agreement_of, counterparts
+    from poscli.board.arrays import tables_of_cells
     from poscli.board.literature import read_literature
     from poscli.board.ours import losses_of_board, losses_of_runs, losses_of_summary
     from poscli.board.season import season_of
-    from poscli.board.standings import tables_of_cells
+    from poscli.board.standings import standings_among
 
     literature = read_literature()
     if summary is not None:
         ours = losses_of_summary(summary, train_length)
     elif (folder := cells or out_ / IN_RESULTS).is_dir():
         table = tables_of_cells(folder, season_of(season_))[0]
-        ours = losses_of_board(table, table.standings(tuned=False))
+        ours = losses_of_board(table, standings_among(table, tuned=False))
     else:
         from poscli.report import collect
         from poscli.tasks import task_columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from poscli.system.text import counted
 
 IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the results
 CELLS = Path("results") / IN_RESULTS
+SEEDS_OF_STAGE = {1: [2], 2: [3], 3: [3, 5, 10]}
 
 app = typer.Typer(no_args_is_help=True, help="Every encoding ranked: make what is missing, and build the tables.")
 Cells = Annotated[Path, typer.Option("--cells", help="Folder of the cells.")]
@@ -67,8 +69,7 @@ def run_board(
     The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
     """
     from poscli.board.costs import measure_costs, measure_texts
-    from poscli.board.progress import jobs_of_board, missing_jobs, run_missing, seeds_of_stage, tune_board, undecided
-    from poscli.board.ranking import SPENT
+    from poscli.board.progress import chosen_encodings, jobs_of_board, missing_jobs, run_missing, tune_board, undecided
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import makespan
@@ -78,41 +79,29 @@ def run_board(
 
     season, runs = season_of(season_), out_ / "runs"
     cells = cells or out_ / IN_RESULTS
-    tables = table_names(season, table or [])
+    encodings = chosen_encodings(season, table_names(season, table or []), enc or [])
     check_folder(cells, "--cells")
     crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
     for elsewhere in others:
         crew = elsewhere.crew(crew)
     crew.check()
     if tuned and not dry_run:
-        tune_board(season, crew, device, out_, tables, enc or [])
+        tune_board(season, crew, device, out_, encodings)
     failures: list[dict[str, str]] = []
-    for seeds in [count for count in (2, *SPENT) if count <= seeds_of_stage(stage)]:
-        chosen = enc or []
-        for name in tables:
-            if seeds > min(SPENT):  # of what is decided, no more seeds are made
-                chosen = [spec for spec in undecided(season, cells).get(name, []) if not enc or spec in enc]
-                if not chosen:
-                    continue
-            jobs = jobs_of_board(season, seeds, device, runs, [name], chosen, tuned=tuned)
-            jobs = missing_jobs(jobs, season, cells)
-            if not jobs:
-                continue
-            fitting = crew.suited_to([job.config for _, job in jobs])
-            planned = sweeps([job for _, job in jobs], anew=False, threads=fitting.threads)
-            if dry_run:
-                plan.show(planned, json_, fitting.count, fitting.start_seconds)
-                return
-            seconds = makespan((each.seconds for each in planned), fitting.count)
-            note(f"{name}, {counted(seeds, 'seed')}: {counted(len(jobs), 'run')}, about {duration(seconds)}")
-            plan.confirm(seconds, "--stage", yes=yes)
-            failures += run_missing(jobs, planned, fitting, season, cells, runs)
-    if dry_run:
-        note("nothing is missing")
-        return
+    for seeds in SEEDS_OF_STAGE[stage]:
+        more = undecided(season, cells, encodings) if seeds > SEEDS_OF_STAGE[2][0] else encodings
+        jobs = missing_jobs(jobs_of_board(season, seeds, device, runs, more, tuned=tuned), season, cells)
+        fitting = crew.suited_to([job.config for _, job in jobs])
+        planned = sweeps([job for _, job in jobs], anew=False, threads=fitting.threads)
+        if dry_run:
+            plan.show(planned, json_, fitting.count, fitting.start_seconds)
+            return
+        seconds = makespan((each.seconds for each in planned), fitting.count)
+        note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
+        plan.confirm(seconds, "--stage", yes=yes)
+        failures += run_missing(jobs, planned, fitting, season, cells, runs)
     if not no_costs:
-        every = jobs_of_board(season, 1, device, runs, tables, enc or [])
-        measure_costs(every, season, cells, device_of(device))
+        measure_costs(jobs_of_board(season, 1, device, runs, encodings), season, cells, device_of(device))
         measure_texts(season, cells)
     emit(json_, {"failures": failures}, lambda: None)
     for failure in failures:
@@ -136,12 +125,13 @@ def build_board(
 
 def write_and_show(season_file: Path | None, cells: Path, folder: Path, json_: bool) -> None:
     """Write the board that follows from cells to a folder, and print it; `season_file` is None for the current one."""
+    from poscli.board.arrays import tables_of_cells
     from poscli.board.build import write_board
     from poscli.board.ours import losses_of_board
     from poscli.board.page.others import others_of
     from poscli.board.season import season_of
     from poscli.board.show import show_standings
-    from poscli.board.standings import standings_in, tables_of_cells
+    from poscli.board.standings import standings_in
     from poscli.board.tables import record_of_table
 
     season = season_of(season_file)
@@ -205,17 +195,18 @@ def check_bundle(
         known = read_bundle(bundle, Path(folder))
         refuse_bundle(known, season, read_cells(cells, season.name))
         if known.source and not yes:
-            note(f"{bundle} has a source of {counted(len(known.source.splitlines()), 'line')}, which is run now")
-            if err.is_terminal and not typer.confirm("Have you read it?", err=True):
-                raise PoscliError("not checked; read it in the bundle first")
+            lines = counted(len(known.source.splitlines()), "line")
+            asked = sys.stdin.isatty() and err.is_terminal
+            if not asked or not typer.confirm(f"Run the source in {bundle}, {lines}, which you have read?", err=True):
+                raise PoscliError(f"not checked: that runs the source in {bundle}; read it, then give --yes")
         results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
-    lines = [
+    results_ = [
         {"cell": each.cell.file.name, "text": each.cell.text, "seed": each.cell.seed, "identical": each.identical,
          "difference": each.difference, "allowed": each.allowed, "holds": each.holds}
         for each in results
     ]  # fmt: skip
     holds = all(each.holds for each in results)
-    emit(json_, {"bundle": known.digest, "holds": holds, "cells": lines}, lambda: None)
+    emit(json_, {"bundle": known.digest, "holds": holds, "cells": results_}, lambda: None)
     for each in results:
         allowed = "nothing, on such a CPU" if each.alike else f"{each.allowed:.4f}"
         apart = f"{each.difference:.4f} bits per byte apart (allowed: {allowed})"

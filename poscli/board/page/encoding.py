@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from poscli.board.arrays import Triple
 from poscli.board.page import BOARD, places_of
 from poscli.board.page.about import about, commands_of
 from poscli.board.season import Season
-from poscli.board.standings import RANKED, Row, Standings, Triple
+from poscli.board.standings import RANKED, Row, Standings
 from poscli.board.tables import READ_AS, multiple_text, name_on_board
 from poscli.drawing.text import signed
 from poscli.report.catalogue import OTHER, spec_in_label

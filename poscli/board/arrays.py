@@ -1,0 +1,310 @@
+"""The cells of one table as arrays: which encodings have what, their losses, what there is to win, and regret.
+
+The *regret* at the longest windows, 16 L, is the sort key of the board. On each text it is
+
+    (loss - R1) / (C - R1)
+
+where R1 is the loss of the best model that was trained on windows of 16 L, and C that of the best encoding with its
+context cut to L, both with the learning rates of all; the regret of an encoding is the mean over the season's texts.
+0 is as good as having been trained at 16 L, 1 as good as the best without a longer context, and above 1 reading far
+hurts. Losses are bits per byte, on the same tokens at every length.
+
+Shapes: E encodings, S seeds, L lengths, D documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import scipy  # whose parts are loaded when they are used
+from numpy.typing import NDArray
+
+from poscli.board.cells import (
+    PER_NAT,
+    Cell,
+    CostCell,
+    Scored,
+    TaskCell,
+    TextProfile,
+    read_answers,
+    read_cells,
+    read_costs,
+    read_documents,
+    read_profiles,
+)
+from poscli.board.ranking import SPENT, Array, NumbersOfEncodings
+from poscli.board.season import Season, SeasonTable
+from poscli.drawing.text import listed
+from poscli.statistics.comparison import LN2, SIGNIFICANT
+from poscli.system.errors import DataError
+
+LOOKS = tuple(SPENT)  # numbers of seeds at which encodings are compared
+Triple = tuple[float, float, float]  # an estimate and the ends of its 95 % interval
+Entry = tuple[str, bool]  # an encoding, and whether its learning rates are tuned
+
+
+def label_of(entry: Entry) -> str:
+    """The name of an entry in tables."""
+    return entry[0] + (" (tuned)" if entry[1] else "")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What there is to win on a text, in bits per byte: the best cut to L, and the best that was trained long."""
+
+    text: str
+    cut: float
+    cut_of: str
+    long: float
+    long_of: str
+
+
+def tables_of_cells(folder: Path, season: Season, *more: Path) -> list[TableOfCells]:
+    """The cells of every table of a season that has some; in the order of the season.
+
+    CorruptError names a damaged file. DataError for cells that cannot stand in one table, or if there are none.
+    """
+    cells = [cell for each in (folder, *more) for cell in read_cells(each, season.name)]
+    documents = {key: each for at in (folder, *more) for key, each in read_documents(at, season.name).items()}
+    costs, profiles = read_costs(folder, season.name), read_profiles(folder, season.name)
+    answers = [cell for each in (folder, *more) for cell in read_answers(each, season.name)]
+    if not cells:
+        raise DataError(f"there are no cells of season {season.name} in {folder}; make some with `poscli board run`")
+    by_table = [(table, [cell for cell in cells if cell.table == table.name]) for table in season.table]
+    return [TableOfCells(season, table, own, documents, costs, profiles, answers) for table, own in by_table if own]
+
+
+class TableOfCells:
+    """The cells of one table as arrays."""
+
+    def __init__(
+        self,
+        season: Season,
+        table: SeasonTable,
+        cells: Sequence[Cell],
+        documents: Mapping[str, Scored],
+        costs: Iterable[CostCell],
+        profiles: Mapping[str, TextProfile],
+        answers: Iterable[TaskCell],
+    ) -> None:
+        self.season, self.table, self.profiles = season, table, profiles
+        length = table.train.length or season.train.length
+        assert length is not None
+        self.length, self.texts = length, tuple(season.texts)
+        self.costs = {cost.encoding: cost for cost in costs if cost.table == table.name}
+        tasks = {task.name for task in season.task if task.table == table.name}
+        self.answers = [cell for cell in answers if cell.task in tasks]
+        _refuse_mixtures(cells, season)
+        self.cells: dict[tuple[Entry, int], dict[tuple[str, int], Cell]] = {}  # entry and training length
+        for cell in _newest(cells):
+            of_model = self.cells.setdefault(((cell.encoding, bool(cell.recipe)), cell.trained_at), {})
+            of_model[cell.text, cell.seed] = cell
+        known = [cell for cell in cells if cell.trained_at == length and cell.documents]
+        if not known:
+            raise DataError(
+                f"season {season.name} has no cells of models trained at {length}; `poscli board run` makes them"
+            )
+        self.lengths = max((cell.lengths for cell in known), key=len)
+        self.scored = {cell.text: documents[cell.documents] for cell in known if cell.documents in documents}
+        if absent := sorted({cell.text for cell in known} - set(self.scored)):
+            raise DataError(f"the sizes of the documents of {listed(absent)} are missing among the cells; restore them")
+
+    # Which encodings have what
+
+    def entries(self, tuned: bool) -> list[Entry]:
+        """The encodings that were trained at L, with learning rates that are tuned or as published."""
+        return [entry for entry, at in self.cells if at == self.length and entry[1] == tuned]
+
+    def seeds_of(self, entry: Entry, at: int, texts: Sequence[str]) -> list[int]:
+        """The first seeds of the season of which all of these texts are there, without a gap."""
+        cells = self.cells.get((entry, at), {})
+        seeds = []
+        for seed in self.season.seeds(LOOKS[-1]):
+            if any((text, seed) not in cells for text in texts):
+                break
+            seeds.append(seed)
+        return seeds
+
+    def missing(self, entry: Entry) -> int:
+        """How many cells are missing to the first look."""
+        cells = self.cells[entry, self.length]
+        wanted = [(text, seed) for text in (*self.texts, self.season.control) for seed in self.season.seeds(LOOKS[0])]
+        return sum(each not in cells for each in wanted)
+
+    def failure(self, entry: Entry) -> str:
+        """Why a length of an encoding has no losses, in words; "" if all have."""
+        for (text, seed), cell in self.cells[entry, self.length].items():
+            for length, status in zip(cell.lengths, cell.status, strict=True):
+                if status != "ok":
+                    why = f": {cell.reason}" if cell.reason else ""
+                    return f"{status} at {length} tokens of {text}, seed {seed}{why}"
+        return ""
+
+    # Losses
+
+    def bits(self, entry: Entry, at: int, text: str, seeds: Sequence[int]) -> Array:
+        """The losses of documents of a text, `[S, L, D]`, in bits per byte of the text: they add up to its loss."""
+        size = sum(self.scored[text].bytes)
+        chosen = [self.cells[entry, at][text, seed].hundredths for seed in seeds]
+        return np.array(chosen, float) / (PER_NAT * LN2 * size)
+
+    def shares(self, text: str) -> Array:
+        """The documents of a text as parts of its bytes, `[D]`."""
+        sizes = np.array(self.scored[text].bytes, float)
+        return sizes / sizes.sum()
+
+    def joined(self, parts: Mapping[str, Array]) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Values `[E, S, D]` by text as those of all texts, with the shares and the texts of the documents."""
+        texts = np.concatenate([np.full(part.shape[-1], n) for n, part in enumerate(parts.values())])
+        return np.concatenate(list(parts.values()), axis=-1), np.concatenate([self.shares(t) for t in parts]), texts
+
+    def mean_over_texts(
+        self, entries: Sequence[Entry], seeds: Sequence[int], weigh: Mapping[int, float], texts: Sequence[str]
+    ) -> NumbersOfEncodings:
+        """The mean over texts of a weighted sum of losses: `weigh` has the weight of each length, by its index."""
+        parts = {}
+        for text in texts:
+            bits = np.stack([self.bits(entry, self.length, text, seeds) for entry in entries])
+            weights = np.zeros(bits.shape[2])
+            weights[list(weigh)] = list(weigh.values())
+            parts[text] = np.einsum("esld,l->esd", bits, weights) / len(texts)
+        return NumbersOfEncodings(*self.joined(parts))
+
+    def unsure(self, entries: Sequence[Entry], at: int, seeds: Sequence[int]) -> NDArray[np.bool_]:
+        """Whether the 95 % interval of the difference of two encodings at a length includes 0, `[E, E]`."""
+        difference, error, degrees = self.mean_over_texts(entries, seeds, {at: 1.0}, self.texts).differences()
+        return np.abs(difference) <= scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
+
+    # What there is to win
+
+    @cached_property
+    def ceilings(self) -> dict[str, Ceilings]:
+        """What there is to win on every text."""
+        longest = self.lengths[-1]
+        long = [entry for entry, at in self.cells if at == longest and not entry[1]]
+        found = {}
+        for text in self.texts:
+            trained = {
+                entry: self.bits(entry, longest, text, seeds)[:, -1].sum(axis=-1).mean()
+                for entry in long
+                if (seeds := self.seeds_of(entry, longest, self.texts)[: LOOKS[0]]) and self.is_sound(entry, longest)
+            }
+            cut = {
+                entry: self.bits(entry, self.length, text, seeds)[:, 0].sum(axis=-1).mean()
+                for entry in self.complete
+                if (seeds := self.seeds_of(entry, self.length, self.texts)[: LOOKS[0]])
+            }
+            if not trained or not cut:
+                raise DataError(
+                    f"table {self.table.name!r} has no baseline on {text}: no model that was trained at {longest} "
+                    "tokens is complete; make the missing cells with `poscli board run`"
+                )
+            best, short = min(trained, key=lambda each: trained[each]), min(cut, key=lambda each: cut[each])
+            found[text] = Ceilings(text, float(cut[short]), label_of(short), float(trained[best]), label_of(best))
+        return found
+
+    def is_sound(self, entry: Entry, at: int) -> bool:
+        return all(status == "ok" for cell in self.cells[entry, at].values() for status in cell.status)
+
+    @cached_property
+    def complete(self) -> list[Entry]:
+        """The encodings with learning rates as published that have a loss at every length for at least one seed."""
+        return [
+            entry
+            for entry in self.entries(tuned=False)
+            if not self.failure(entry) and self.seeds_of(entry, self.length, self.texts)
+        ]
+
+    def regrets(self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str]) -> NumbersOfEncodings:
+        """The regret at the longest windows, with R1 and C as they are: for differences of encodings."""
+        parts = {}
+        for text in texts:
+            ceiling = self.ceilings[text]
+            worth = (ceiling.cut - ceiling.long) * len(texts)
+            bits = np.stack([self.bits(entry, self.length, text, seeds)[:, -1] for entry in entries])
+            parts[text] = (bits - ceiling.long * self.shares(text)) / worth
+        return NumbersOfEncodings(*self.joined(parts))
+
+    def regret_interval(self, entry: Entry, seeds: Sequence[int], texts: Sequence[str]) -> Triple:
+        """The regret of an encoding with its interval, in which R1 and C are as uncertain as they are.
+
+        A ratio (x - r) / (c - r) near its estimate q moves as (x - q c - (1 - q) r) / (c - r).
+        """
+        parts, estimate = {}, 0.0
+        for text in texts:
+            ceiling = self.ceilings[text]
+            worth = ceiling.cut - ceiling.long
+            own = self.bits(entry, self.length, text, seeds)[:, -1]
+            regret = (own.sum(axis=-1).mean() - ceiling.long) / worth
+            cut = self._anchor(ceiling.cut_of, self.length, text, len(seeds))[:, 0]
+            long = self._anchor(ceiling.long_of, self.lengths[-1], text, len(seeds))[:, -1]
+            parts[text] = ((own - regret * cut - (1 - regret) * long) / (worth * len(texts)))[None]
+            estimate += regret / len(texts)
+        if len(seeds) < 2:
+            return float(estimate), math.nan, math.nan
+        low, high = NumbersOfEncodings(*self.joined(parts)).interval()
+        off = float(high[0] - low[0]) / 2
+        return float(estimate), float(estimate) - off, float(estimate) + off
+
+    def _anchor(self, label: str, at: int, text: str, count: int) -> Array:
+        """The losses of a ceiling for as many seeds; its mean over seeds where it has fewer."""
+        entry = next(each for each, trained_at in self.cells if trained_at == at and label_of(each) == label)
+        bits = self.bits(entry, at, text, self.seeds_of(entry, at, self.texts)[:count])
+        return bits if len(bits) == count else np.broadcast_to(bits.mean(axis=0), (count, *bits.shape[1:]))
+
+    def estimate(self, entry: Entry, seeds: Sequence[int], weigh: Mapping[int, float], texts: Sequence[str]) -> Triple:
+        """`mean_over_texts` of one encoding, with its interval from two seeds on."""
+        sample = self.mean_over_texts([entry], seeds, weigh, texts)
+        low, high = sample.interval() if len(seeds) > 1 else (np.array([math.nan]), np.array([math.nan]))
+        return float(sample.estimates[0]), float(low[0]), float(high[0])
+
+    def price(self, entry: Entry, seeds: Sequence[int]) -> float:
+        """The loss at the longest windows minus that of the same encoding trained there, mean over texts."""
+        longest = self.lengths[-1]
+        if (entry, longest) not in self.cells or not self.is_sound(entry, longest):
+            return math.nan
+        trained = self.seeds_of(entry, longest, self.texts)
+        if not trained:
+            return math.nan
+        short, long = (
+            np.mean([self.bits(entry, at, text, which)[:, -1].sum(axis=-1).mean() for text in self.texts])
+            for at, which in ((self.length, seeds), (longest, trained))
+        )
+        return float(short - long)
+
+
+def _refuse_mixtures(cells: Sequence[Cell], season: Season) -> None:
+    """DataError if cells of one table are of several configurations, or score different documents."""
+    kinds: dict[tuple[str, int], Counter[str]] = {}
+    texts: dict[str, Counter[str]] = {}
+    for cell in cells:
+        kinds.setdefault((cell.table, cell.trained_at), Counter())[cell.configuration] += 1
+        if cell.documents:
+            texts.setdefault(cell.text, Counter())[cell.documents] += 1
+    for cell in cells:
+        usual = kinds[cell.table, cell.trained_at].most_common(1)[0][0]
+        if cell.configuration != usual:
+            raise DataError(
+                f"{cell.file} has configuration {cell.configuration}, and the others of its table have {usual}: it is "
+                f"of another season than {season.name}; remove it"
+            )
+        if cell.documents and cell.documents != (scored := texts[cell.text].most_common(1)[0][0]):
+            raise DataError(
+                f"{cell.file} scored other documents of {cell.text} ({cell.documents}) than the others ({scored}): its "
+                "corpus is another one; remove it, and make it again with the season's corpora"
+            )
+
+
+def _newest(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of the newest source of every encoding, the older ones left out."""
+    newest: dict[tuple[str, bool, int], tuple[str, str]] = {}
+    for cell in cells:
+        key = (cell.encoding, bool(cell.recipe), cell.trained_at)
+        newest[key] = max(newest.get(key, ("", "")), (cell.origin.date, cell.source))
+    return [c for c in cells if newest[c.encoding, bool(c.recipe), c.trained_at][1] == c.source]
