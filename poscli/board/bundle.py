@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from poscli.board.cells import PER_NAT, Cell, Scored, documents_file, read_cells, read_documents, write_kept
+from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.statistics.comparison import LN2
 from poscli.system.errors import CorruptError, UsageError
@@ -136,6 +138,9 @@ def refuse_bundle(bundle: Bundle, season: Season, board: Sequence[Cell]) -> None
     if strange:
         raise CorruptError(f"the bundle of {bundle.name} has cells of {min(strange)}; {CURE}")
     refuse_taken(bundle.name, {cell.source for cell in bundle.cells}, board)
+    seeds = Counter((cell.text, bool(cell.recipe)) for cell in bundle.cells)
+    if (fewest := min(seeds.values())) < min(SPENT):
+        raise CorruptError(f"the bundle of {bundle.name} has {fewest} of {min(SPENT)} seeds of a text; {CURE}")
     known = {(cell.table, cell.trained_at): cell.configuration for cell in board}
     texts = {cell.text: cell.documents for cell in board if cell.documents}
     for cell in bundle.cells:

@@ -24,6 +24,7 @@ from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.config.run import RunConfig
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import PASS_TOKENS
+from poscli.report.groups import AS
 from poscli.sweep.job import Job
 from poscli.system.console import note
 from poscli.system.device import threads
@@ -59,7 +60,7 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
                 trained[table, own] = _ratio(job.config, none, BenchCase("train", none.length, none.batch), device)
             longest = settings_of(job.config, job.extrapolate).lengths[-1]
             case = BenchCase("eval", longest, max(1, PASS_TOKENS // longest))
-            read_as = job.config.model_copy(update={"encoding": label.rpartition(" as ")[2]})
+            read_as = job.config.model_copy(update={"encoding": label.rpartition(AS)[2]})
             cost = CostCell(
                 season=season.name,
                 table=table,

@@ -19,6 +19,7 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import posthoc_specs
 from poscli.report.accuracy import learned_at
+from poscli.report.groups import AS
 from poscli.runs.results import (
     ACCURACY,
     evaluated_parts,
@@ -42,7 +43,7 @@ def labels_of(job: Job) -> list[str]:
     trained = job.config.encoding
     return [
         trained,
-        *(f"{trained} as {other}" for other in posthoc_specs(job.config, job.extrapolate.as_, strict=False)),
+        *(f"{trained}{AS}{other}" for other in posthoc_specs(job.config, job.extrapolate.as_, strict=False)),
     ]
 
 
@@ -60,7 +61,7 @@ def configuration_of(job: Job) -> str:
 
 def source_of_encoding(spec: str, config: RunConfig) -> str:
     """A hash of the source of all encodings in a spec, or in the name of a model that is read as another one."""
-    own = code_of(spec.replace(" as ", "|"), MEASURING).split("-")[0]
+    own = code_of(spec.replace(AS, "|"), MEASURING).split("-")[0]
     outside = " ".join(sorted(config.plugins.values()))  # without their names, which have the path of a file
     return hashlib.sha256(outside.encode()).hexdigest()[:8] if outside else own
 

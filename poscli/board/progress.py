@@ -9,9 +9,9 @@ from poscli.board.cells import keys_in
 from poscli.board.gather import NO_NAMES, gather, keys_of
 from poscli.board.season import Season
 from poscli.board.standings import standings_of
-from poscli.board.tables import READ_AS
 from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
+from poscli.report.groups import AS
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
 from poscli.sweep.drive import Watcher
@@ -63,13 +63,13 @@ def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str
         return dict.fromkeys(tables)
     chosen: dict[str, list[str] | None] = {}
     known = {table.name: {str(parse(spec)): spec for spec in table.encodings} for table in season.table}
-    specs = [str(parse(spec)) for spec in wanted]
+    specs = {str(parse(text)): text for text in wanted}
     for name in tables:
         chosen[name] = [known[name][spec] for spec in specs if spec in known[name]]
-    every = [spec for name in tables for spec in known[name]]
-    for spec in specs:
-        if spec not in every:
-            raise UsageError(f"--enc {spec}: season {season.name} does not have it: {near(spec, every)}")
+    every = [text for name in tables for text in known[name].values()]
+    for spec, text in specs.items():
+        if not any(spec in known[name] for name in tables):
+            raise UsageError(f"--enc {text}: not in {' or '.join(tables)} of season {season.name}: {near(text, every)}")
     return chosen
 
 
@@ -115,7 +115,7 @@ def undecided(
     for standings in standings_of(cells, season):
         table = next(each for each in season.table if each.name == standings.table)
         if standings.table in encodings and not standings.tuned and len(standings.top) > 1:
-            top = {row.encoding.partition(READ_AS)[0] for row in standings.top}
+            top = {row.encoding.partition(AS)[0] for row in standings.top}
             known = encodings[table.name]
             own = table.encodings if known is None else known
             left[table.name] = [spec for spec in own if str(parse(spec)) in top]

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from poscli.board.standings import RANKED, Standings
 from poscli.board.tables import answers_of, board_columns, legend_of
+from poscli.report.table import Column
 from poscli.system.text import printable_line
 
 OPTIONAL_COLUMNS = ("bits", "seeds", "used", "gain", "harmful", "safe", "control", "reading", "training")
@@ -38,19 +39,26 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
         console.print()
 
 
+def grid_of(columns: Sequence[Column], rows: Sequence[int], styles: Sequence[str] = (), title: str = "") -> Table:
+    """These rows of columns of text as a table of the terminal; `styles` has one for every row there is."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title or None)
+    grid.title_justify, grid.title_style = "left", "bold"
+    for column in columns:
+        grid.add_column(Text(column.name), justify="right" if column.right else "left")
+    for number in rows:
+        style = styles[number] if styles else ""
+        grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in columns))
+    return grid
+
+
 def _fitting(standing: Standings, rows: Sequence[int], console: Console) -> Table:
     """These rows with as many columns as fit the terminal; without the last of OPTIONAL_COLUMNS first."""
     columns, unbounded = board_columns(standing), console.options.update(max_width=10_000)
     for dropped in range(len(OPTIONAL_COLUMNS) + 1):
         left_out = OPTIONAL_COLUMNS[len(OPTIONAL_COLUMNS) - dropped :]
         kept = [column for column in columns if column.name.split()[0] not in left_out]
-        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in kept:
-            grid.add_column(column.name, justify="right" if column.right else "left")
-        for number in rows:
-            row = standing.rows[number]
-            style = "bold" if row.first == 1 else "" if row.status == RANKED else "dim"
-            grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in kept))
+        styles = ["bold" if row.first == 1 else "" if row.status == RANKED else "dim" for row in standing.rows]
+        grid = grid_of(kept, rows, styles)
         if Measurement.get(console, unbounded, grid).maximum <= console.width:
             break
     return grid

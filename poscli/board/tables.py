@@ -12,6 +12,7 @@ from typing import Any
 from poscli.board.standings import Row, Standings, TaskResult
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import spec_in_label
+from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
 from poscli.report.table import Column, words
 from poscli.report.verdicts import HARM_BPB
@@ -20,7 +21,6 @@ from poscli.system.text import counted
 
 NAMED = 6  # encodings that a sentence names
 KEPT = "rope"  # what most models that exist were trained with
-READ_AS = " as "  # in the name of a model that is read under another encoding
 
 
 def name_on_board(row: Row) -> str:
@@ -86,7 +86,7 @@ def answers_of(table: Standings) -> list[str]:
     if not ranked:
         listing = counted(len(table.rows), "encoding")
         return [f"Nobody is ranked yet: {listing} have fewer than three seeds on all texts."]
-    trained, top = [row for row in ranked if READ_AS not in row.encoding], table.top
+    trained, top = [row for row in ranked if AS not in row.encoding], table.top
     best = trained[0] if trained else ranked[0]
     name, others = named(name_on_board(best)), [named(name_on_board(row)) for row in top if row is not best]
     if len(ranked) == 1:
@@ -99,8 +99,8 @@ def answers_of(table: Standings) -> list[str]:
         said = [
             f"Train with {name}: nobody is shown to be better at {last}. That is also true of {listed(others, NAMED)}."
         ]
-    of_rope = [row for row in ranked if row.encoding.partition(READ_AS)[0] == KEPT]
-    if len(of_rope) > 1 and READ_AS in of_rope[0].encoding:
+    of_rope = [row for row in ranked if row.encoding.partition(AS)[0] == KEPT]
+    if len(of_rope) > 1 and AS in of_rope[0].encoding:
         plain = next((f", where {KEPT} itself has {row.regret[0]:.2f}" for row in of_rope if row.encoding == KEPT), "")
         how, regret = named(spec_in_label(of_rope[0].encoding)), of_rope[0].regret[0]
         said.append(f"If you must keep a model of {KEPT}, read it as {how}: regret {regret:.2f}{plain}.")
@@ -148,8 +148,7 @@ def record_of_row(table: Standings, encoding: str) -> dict[str, Any]:
 
 def csv_of(tables: Sequence[Standings]) -> str:
     """One line for each encoding of every table, in the order of the standings."""
-    buffer = io.StringIO()
-    writer: Any = None
+    lines: list[dict[str, Any]] = []
     for table in tables:
         ratios = [ratio_name(length / table.length) for length in table.lengths]
         for row in table.rows:
@@ -173,10 +172,13 @@ def csv_of(tables: Sequence[Standings]) -> str:
                 line[f"{task}_last"] = told.accuracy[-1] if told else math.nan
                 line[f"{task}_learned"] = told.learned if told else ""
             line |= {"source": row.source, "commits": " ".join(row.commits), "date": row.date}
-            if writer is None:
-                writer = csv.DictWriter(buffer, list(line), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow({name: _cell(value) for name, value in line.items()})
+            lines.append({name: _cell(value) for name, value in line.items()})
+    # A table may have columns that the one before has not: a task of its own.
+    writer = csv.DictWriter(
+        buffer := io.StringIO(), [*dict.fromkeys(name for line in lines for name in line)], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(lines)
     return buffer.getvalue()
 
 

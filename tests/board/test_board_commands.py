@@ -94,7 +94,8 @@ def test_the_board_is_the_same_bytes_twice(board, tmp_path):
     [
         (("run", "--table", "smal"), "has no such table; did you mean small?"),
         (("run", "--season", "nowhere.toml"), "there is no season 'nowhere.toml'"),
-        (("run", "--enc", "alibi"), "--enc alibi: season tests does not have it"),
+        (("run", "--enc", "alibi"), "--enc alibi: not in small of season tests"),
+        (("build", "--to", __file__), "is not a folder; choose another folder with --to"),
         (("build", "--cells", "nowhere"), "there are no cells of season tests in nowhere"),
     ],
 )

@@ -1,5 +1,7 @@
 """The pages and the picture of the board: that they say what the standings say, whatever encodings are called."""
 
+import csv
+import io
 import json
 import math
 import re
@@ -20,8 +22,8 @@ from poscli.board.page.encoding import encoding_files, encoding_pages
 from poscli.board.page.others import others_of
 from poscli.board.picture import ranks_png
 from poscli.board.season import current_season
-from poscli.board.standings import UNKNOWN, Row, standings_of
-from poscli.board.tables import plain_json
+from poscli.board.standings import UNKNOWN, Row, TaskResult, standings_of
+from poscli.board.tables import csv_of, plain_json
 
 HOSTILE = "</script><img src=x>"
 # Bits per byte at L and at 16 L; the last one is undertrained.
@@ -268,3 +270,11 @@ def test_report_writes_the_board_on_request(made, tmp_path):
     assert (tmp_path / "there/board.html").is_file()
     assert_refused(("report", "--cells", made[0]), 2, ("--cells", "add --board"))
     assert_refused(("report", "--board", "--mix"), 2, ("--board", "has no --mix"))
+
+
+def test_a_table_may_have_columns_that_the_one_before_has_not(table):
+    (row, *others) = table.rows
+    asked = replace(row, tasks={"find": TaskResult((64, 1024), (0.9, 0.5), 0.06, 3, 2, 700.0, 1.0)})
+    text = csv_of([table, replace(table, table="other", rows=(asked, *others))])
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert (lines[0]["find_last"], lines[len(table.rows)]["find_last"]) == ("", "0.50000")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,13 +33,6 @@ LOSSES = {
     "none": (2.7, 1.6),
 }
 COUNTED = {"alibi": 0, "rope": 0, "none": 0, "rope as yarn": 0, "rope+window|none": 0}  # parameters beyond the model's
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    session = Browser()
-    yield session
-    session.driver.quit()
 
 
 @pytest.fixture(scope="module")

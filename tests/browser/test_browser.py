@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +26,6 @@ from poscli.report.pooling import pool
 pytestmark = pytest.mark.browser
 PICTURES = ROOT / "results" / "screenshots"
 PLAIN = "nothing (plain numbers)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    session = Browser()
-    yield session
-    session.driver.quit()
 
 
 @pytest.fixture(scope="module")

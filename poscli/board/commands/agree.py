@@ -15,8 +15,6 @@ from poscli.system.console import emit, out
 from poscli.system.errors import UsageError, near
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from poscli.board.agree import Agreement
     from poscli.board.literature import Literature
     from poscli.board.ours import OurLosses
@@ -135,6 +133,7 @@ def _show(found: dict[str, Agreement], literature: Literature) -> None:
     from rich.text import Text
 
     from poscli.board import agree_words as say
+    from poscli.board.show import grid_of
     from poscli.drawing.text import listed
 
     console = out()
@@ -144,6 +143,9 @@ def _show(found: dict[str, Agreement], literature: Literature) -> None:
             console.print(Text(f"\n{title}", style="bold"))
             for item in items:
                 console.print(Text(f"- {item}"))
+
+    def table(columns: Sequence[Column], title: str) -> None:
+        console.print(grid_of(columns, range(len(columns[0].cells)), title=f"\n{title}"))
 
     main = next(iter(found.values()))
     for n, sentence in enumerate(say.agreement_sentences(main, literature)):
@@ -156,28 +158,13 @@ def _show(found: dict[str, Agreement], literature: Literature) -> None:
     for like in ("", "sliding", "nonoverlapping"):
         if like not in main.unmeasured:
             title = f"Tables of {like} windows beside the same here" if like else "All tables"
-            console.print(_table(say.numbers_columns(main, like), title))
+            table(say.numbers_columns(main, like), title)
     for line in say.LEGEND:
         console.print(Text(line.format(hard=listed(literature.scope.hard, 9)), style="dim"))
-    console.print(_table(say.pairs_columns(main), "Which one papers find better, and whether these results agree"))
+    table(say.pairs_columns(main), "Which one papers find better, and whether these results agree")
     lines("Opposite to papers that do not dispute it", say.opposite_lines(main, literature))
     lines("Disputed by papers", say.disputed_lines(main, literature))
     growth = "Perplexity over that at 1x, here (published: lowest to highest; number of sources)"
-    console.print(_table(say.growth_columns(main), growth))
+    table(say.growth_columns(main), growth)
     lines("What this size cannot test", say.limit_lines(main))
     lines("Sources", say.source_lines(literature))
-
-
-def _table(columns: Sequence[Column], title: str) -> Table:
-    """Columns of text as a table of the terminal."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=f"\n{title}")
-    table.title_justify, table.title_style = "left", "bold"
-    for column in columns:
-        table.add_column(Text(column.name), justify="right" if column.right else "left")
-    for row in range(len(columns[0].cells)):
-        table.add_row(*(Text(column.cells[row]) for column in columns))
-    return table

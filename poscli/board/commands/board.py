@@ -120,6 +120,9 @@ def build_board(
     json_: Json = False,
 ) -> None:
     """Make the tables, the pictures and the pages from cells alone: the same bytes on every machine."""
+    from poscli.system.files import check_folder
+
+    check_folder(to, "--to")
     write_and_show(season_, cells, to, json_)
 
 

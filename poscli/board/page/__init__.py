@@ -13,9 +13,10 @@ from typing import Any
 from poscli.board.page.about import FLASH, FLEX, about
 from poscli.board.page.others import Others
 from poscli.board.standings import RANKED, Row, Standings
-from poscli.board.tables import READ_AS, name_on_board, plain_json, record_of_table, tasks_of
+from poscli.board.tables import name_on_board, plain_json, record_of_table, tasks_of
 from poscli.equation.blanks import TIERS
 from poscli.report.catalogue import TITLES, spec_in_label
+from poscli.report.groups import AS
 from poscli.report.page import PACKAGE, UNITS, PageParts, json_block, render
 from poscli.report.pooling import ratio_name
 
@@ -55,7 +56,7 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
     rows, at = record.pop("rows"), {row.label: n for n, row in enumerate(table.rows)}
     places, least = places_of(table), _fewest(table.rows)
     for row, line in zip(table.rows, rows, strict=True):
-        known, read_as = about(spec_in_label(row.encoding), table.length), READ_AS in row.encoding
+        known, read_as = about(spec_in_label(row.encoding), table.length), AS in row.encoding
         line |= {
             "name": name_on_board(row), "family": known.described.family, "color": colour_of(known.described.family),
             "dash": SHAPES[read_as], "tier": known.tier, "kernels": known.kernels, "readAs": read_as,

@@ -9,13 +9,13 @@ from poscli.attention import Place
 from poscli.attention.engines import engine_named
 from poscli.board.season import Season, SeasonTable
 from poscli.board.standings import Row
-from poscli.board.tables import READ_AS
 from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS
 from poscli.config.validate import write_count
 from poscli.encodings import get
 from poscli.equation.blanks import TIERS, not_computed_by
 from poscli.report.catalogue import OTHER, Described, describe_spec, spec_in_label
+from poscli.report.groups import AS
 from poscli.runs.repair import command_line, evaluation_options
 from poscli.specs import parse
 from poscli.specs.build import abstract
@@ -69,7 +69,7 @@ def about(spec: str, length: int) -> KnownOfSpec:
 
 def commands_of(row: Row, season: Season, table: SeasonTable) -> str:
     """The commands that train the models of a row of a table and score them on the season's texts."""
-    trained, _, read_as = row.encoding.partition(READ_AS)
+    trained, _, read_as = row.encoding.partition(AS)
     words = [*_options(season.train), *_options(table.train)]
     for name, value in sorted(row.rates.items()):
         words += ["--set", f"{name}={value!r}"]

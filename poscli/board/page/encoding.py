@@ -11,9 +11,10 @@ from poscli.board.page import BOARD, places_of
 from poscli.board.page.about import about, commands_of
 from poscli.board.season import Season
 from poscli.board.standings import RANKED, Row, Standings
-from poscli.board.tables import READ_AS, multiple_text, name_on_board
+from poscli.board.tables import multiple_text, name_on_board
 from poscli.drawing.text import signed
 from poscli.report.catalogue import OTHER, spec_in_label
+from poscli.report.groups import AS
 from poscli.report.page import render
 from poscli.report.page.site import page_names
 from poscli.report.pooling import ratio_name
@@ -45,7 +46,7 @@ def encoding_pages(tables: Sequence[Standings], season: Season | None) -> dict[s
             title=printable_line(names[label]),
             home=HOME,
             acts=known.described.acts[:1].upper() + known.described.acts[1:],
-            trained=row.encoding.partition(READ_AS)[0] if READ_AS in row.encoding else "",
+            trained=row.encoding.partition(AS)[0] if AS in row.encoding else "",
             described=known.described.parts,
             parts=[_part(table, row, places[table.table], links, season) for table, row in found],
         )
