@@ -1,4 +1,4 @@
-"""The browser that all tests of pages share."""
+"""The browser in which pages are tested, a new one for each file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from browser_session import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # a file leaves its windows and permissions behind
 def browser() -> Iterator[Browser]:
     session = Browser()
     yield session

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,15 @@ from poscli.report import About, build_report
 pytestmark = pytest.mark.browser
 Say = Callable[..., None]
 SCRIPT = Path(__file__).parent / "page_outline.js"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    session = Browser()
+    script = SCRIPT.read_text(encoding="utf-8")
+    session.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": f"(() => {{{script}}})();"})
+    yield session
+    session.driver.quit()
 
 
 class Reader:
