@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from browser_session import Browser
 from hypothesis import settings
 from snapshots import check_rounded, check_trained
 
@@ -141,6 +142,14 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, undrawn():
         patch.setattr(Page, "png", lambda _: dot.getvalue())
         yield
+
+
+@pytest.fixture(scope="module")  # the tests of a file leave windows and permissions behind
+def browser() -> Iterator[Browser]:
+    """The browser in which pages are tested."""
+    session = Browser()
+    yield session
+    session.driver.quit()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One session of Debian's chromium for all tests of report.html, and what they ask of it."""
+"""A session of Debian's chromium, and what the tests of pages ask of it."""
 
 from __future__ import annotations
 
