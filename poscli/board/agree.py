@@ -191,23 +191,30 @@ def three_numbers(findings: Sequence[PairFinding]) -> ThreeNumbers:
         tied=sum(sign == 0 for _, sign in known),
         disputed=len(stated) - len(known),
         ours=tally((each.ours, sign) for each, sign in known),
-        papers=tally(pair for each in findings for pair in left_out(each.sources)),
+        papers=tally((sign, others) for each in findings for _, sign, others in left_out(each.sources)),
         naive=tally((each.naive, sign) for each, sign in known),
         p_naive=_p_more([ours for ours, naive in right if ours != naive]) if right else math.nan,
         p_chance=_p_more(alone) if alone else math.nan,
     )
 
 
-def left_out(sources: Mapping[str, int]) -> Iterable[tuple[int, int]]:
-    """The sign of each source of a pair, with that of all others, where they do not dispute it.
+def left_out(sources: Mapping[str, int]) -> Iterable[tuple[str, int, int]]:
+    """Each source of a pair with its sign and that of all others, where they do not dispute it.
 
     >>> list(left_out({"a": 1, "b": -1, "c": 1}))
-    [(-1, 1)]
+    [('b', -1, 1)]
     """
     for key, sign in sources.items():
         others = consensus(other for name, other in sources.items() if name != key)
         if others is not None:
-            yield sign, others
+            yield key, sign, others
+
+
+def beside_source(findings: Sequence[PairFinding], key: str) -> tuple[Tally, Tally]:
+    """How often ours agree with a source, and how often the others do where they do not dispute a pair."""
+    ours = tally((each.ours, each.sources[key]) for each in findings if key in each.sources)
+    others = (pair for each in findings for pair in left_out(each.sources))
+    return ours, tally((sign, own) for name, own, sign in others if name == key)
 
 
 def _p_more(successes: Sequence[bool]) -> float:
@@ -256,6 +263,19 @@ def _rank(label: str) -> int | None:
     except UsageError:
         return None
     return NAIVE.get(get(layers[0][0].name).family) if len(layers) == len(layers[0]) == 1 else None
+
+
+def agreements_of(ours: OurLosses, literature: Literature, own: Mapping[str, str]) -> dict[str, Agreement]:
+    """Published tables beside ours, with lengths "in_proportion" and, where that differs, "as_published".
+
+    `own` has our name of some published encodings, for both. UsageError if fewer than two of them were measured.
+    """
+    found: dict[str, Agreement] = {}
+    for reading in ("in_proportion", "as_published"):
+        names = counterparts(literature.names, ours.encodings, in_proportion=reading == "in_proportion") | {**own}
+        if all(names != other.names for other in found.values()):
+            found[reading] = agreement_of(ours, literature, names)
+    return found
 
 
 def agreement_of(ours: OurLosses, literature: Literature, names: Mapping[str, str]) -> Agreement:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from poscli.board.agree_words import Said
 from poscli.board.page import board_html, families_of
 from poscli.board.page.encoding import HOME, encoding_files, encoding_pages
-from poscli.board.page.others import Others
 from poscli.board.picture import ranks_png
 from poscli.board.season import Season
 from poscli.board.standings import RANKED, Standings
@@ -26,13 +26,12 @@ FOLDER = FolderKind(HOME, LIST, OURS, UNFINISHED)
 
 
 def write_board(
-    tables: Sequence[Standings], folder: Path, season: Season | None = None, others: Others | None = None
+    tables: Sequence[Standings], folder: Path, season: Season | None = None, others: Said | None = None
 ) -> list[Path]:
     """Write the files of the board to a folder, the same bytes for the same cells; returns their paths, the page first.
 
     With the season of the tables, the pages of encodings say how to train them, and with `others` the page says what
-    papers find of the same encodings. UsageError if the page would replace a
-    file that poscli did not write.
+    papers find of the same encodings. UsageError if the page would replace a file that poscli did not write.
     """
     contents: dict[str, bytes] = {
         name: text.encode()

@@ -33,6 +33,8 @@ def jobs_of_board(
 ) -> list[tuple[str, Job]]:
     """Every job of the first seeds of a season, with its table or task: a seed of all encodings before the next one.
 
+    Tasks come after all tables, because no rank waits for them.
+
     `encodings` has those of each table that is wanted; None for all, and then also the models that say what there is to
     win, which come first. With `tuned`, learning rates are those that `tune_board` found; what there is to win and the
     tasks have those of all, and are left out.
@@ -50,8 +52,8 @@ def jobs_of_board(
             if task.table == table.name:
                 suite = season.suite_of_task(task, season.seeds(seeds), own)
                 jobs += [(task.name, job) for job in jobs_of(suite, device, runs)]
-    order = season.seeds(seeds)
-    return sorted(jobs, key=lambda each: (order.index(each[1].config.seed), -each[1].config.length))
+    order, tasks = season.seeds(seeds), {task.name for task in season.task}
+    return sorted(jobs, key=lambda each: (each[0] in tasks, order.index(each[1].config.seed), -each[1].config.length))
 
 
 def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str]) -> dict[str, list[str] | None]:

@@ -10,7 +10,7 @@ from cli_runner import cli
 from fake_results import results
 
 from poscli.board.agree import Agreement, agreement_of, counterparts, naive_sign, sign_in, three_numbers
-from poscli.board.agree_words import disputed_lines
+from poscli.board.agree_words import said_of
 from poscli.board.literature import FOLDER, Literature, read_literature
 from poscli.board.ours import MULTIPLES, OurLosses, losses_of_runs, losses_of_summary
 from poscli.system.errors import CorruptError, DataError, UsageError
@@ -139,11 +139,16 @@ def test_a_source_says_what_more_than_half_of_its_tables_say(tmp_path: Path) -> 
     assert pair.sources == {"a": 1, "b": 0, "c": 0}
 
 
+def lists_of(folder: Path, own: OurLosses) -> dict[str, tuple[str, ...]]:
+    """The lists of what is said, by their titles."""
+    return dict(said_of({"in_proportion": found(folder, own)}, read_literature(folder)).lists)
+
+
 def test_a_pair_is_disputed_if_one_source_contradicts_another(tmp_path: Path) -> None:
     one, opposite, tie = ({"alibi": [9, 10], "rope": [9, other]} for other in (20, 5, 10))
     own = ours(alibi=1.0, rope=2.0)
     source(tmp_path, "tie", tie)
-    assert disputed_lines(found(tmp_path, own), read_literature(tmp_path)) == []
+    assert "Disputed by papers" not in lists_of(tmp_path, own)
     source(tmp_path, "one", one)
     numbers = at_2x(tmp_path, own)
     assert (numbers.pairs, numbers.disputed, numbers.ours.agree) == (1, 0, 1)
@@ -151,7 +156,26 @@ def test_a_pair_is_disputed_if_one_source_contradicts_another(tmp_path: Path) ->
     numbers = at_2x(tmp_path, own)
     assert (numbers.pairs, numbers.disputed, numbers.ours.decided) == (0, 1, 0)
     said = "2x: alibi is better in one (arXiv:one), rope in opposite (arXiv:opposite); here alibi is"
-    assert disputed_lines(found(tmp_path, own), read_literature(tmp_path)) == [said]
+    assert lists_of(tmp_path, own)["Disputed by papers"] == (said,)
+
+
+def test_what_is_opposite_names_the_paper_that_most_of_it_rests_on(tmp_path: Path) -> None:
+    """Of `a` ours contradict both pairs, one of which only `a` has; with `c` they agree."""
+    own = ours(alibi=1.0, rope=2.0, t5=3.0)
+    source(tmp_path, "a", {"alibi": [9, 20], "rope": [9, 15], "t5": [9, 10]})
+    source(tmp_path, "b", {"rope": [9, 15], "t5": [9, 10]})
+    source(tmp_path, "c", {"alibi": [9, 10], "none": [9, 20]})
+    said = said_of({"in_proportion": found(tmp_path, own)}, read_literature(tmp_path))
+    assert (
+        "Of the 3 opposite ones, 3 are what a (arXiv:a) finds, of which 2 are found in no other paper."
+        in said.sentences[0]
+    )
+    columns = dict(said.tables)["Each source at 2x to 16x"]
+    assert [column.cells for column in columns] == [
+        ("a (arXiv:a)", "b (arXiv:b)"),
+        ("0/3, -1.00", "0/1, -1.00"),
+        ("1/1, 1.00", "1/1, 1.00"),
+    ]
 
 
 def test_our_texts_are_read_as_the_tables_of_a_source(tmp_path: Path) -> None:

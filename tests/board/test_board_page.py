@@ -12,14 +12,16 @@ import pytest
 from cli_runner import assert_refused, cli
 from planted_board import plant
 
+from poscli.board.agree import agreements_of
+from poscli.board.agree_words import said_of
 from poscli.board.arrays import tables_of_cells
 from poscli.board.build import write_board
 from poscli.board.cells import TextProfile
+from poscli.board.literature import read_literature
 from poscli.board.ours import losses_of_board
 from poscli.board.page import board_html, families_of, places_of
 from poscli.board.page.about import FLASH, FLEX, about, commands_of
 from poscli.board.page.encoding import encoding_files, encoding_pages
-from poscli.board.page.others import others_of
 from poscli.board.picture import ranks_png
 from poscli.board.season import current_season
 from poscli.board.standings import UNKNOWN, Row, TaskResult, standings_of
@@ -63,7 +65,8 @@ def test_the_page_says_what_papers_find_of_the_same_encodings(made, table):
     losses = losses_of_board(tables_of_cells(*made)[0], table)
     assert {"alibi", "kerple-log", "rope"} <= set(losses.encodings)
     assert losses.undertrained == {"none"}
-    others = others_of(losses)
+    literature = read_literature()
+    others = said_of(agreements_of(losses, literature, {}), literature)
     page = board_html([table], {}, others)
     assert "<h2>What others measured</h2>" in page
     assert all(sentence.replace("'", "&#39;").replace('"', "&#34;") in page for sentence in others.sentences)

@@ -16,9 +16,9 @@ from poscli.system.errors import UsageError, near
 
 if TYPE_CHECKING:
     from poscli.board.agree import Agreement
+    from poscli.board.agree_words import Said
     from poscli.board.literature import Literature
     from poscli.board.ours import OurLosses
-    from poscli.report.table import Column
 
 Summary = Annotated[
     Path | None,
@@ -35,10 +35,6 @@ Named = Annotated[
     list[str] | None,
     typer.Option("--name", help="PUBLISHED=OURS: the encoding here that stands for one in the papers; repeatable."),
 ]
-READINGS = {
-    "in_proportion": "lengths in the papers' proportion to L",
-    "as_published": "encodings at their default options",
-}
 
 
 @command("agree", after="compare")
@@ -56,7 +52,8 @@ def show_agreement(
     Pairs of encodings at 1, 2, 4, 8 and 16 times the training length. Three numbers stand side by side: these results
     against papers, papers against papers, and a naive order by family.
     """
-    from poscli.board.agree import agreement_of, counterparts
+    from poscli.board.agree import agreements_of
+    from poscli.board.agree_words import said_of
     from poscli.board.arrays import tables_of_cells
     from poscli.board.literature import read_literature
     from poscli.board.ours import losses_of_board, losses_of_runs, losses_of_summary
@@ -74,13 +71,8 @@ def show_agreement(
         from poscli.tasks import task_columns
 
         ours = losses_of_runs(collect(out_ / "runs", task_columns()).rows, train_length)
-    own = _own_names(name or [], ours, literature)
-    found: dict[str, Agreement] = {}
-    for reading in READINGS:
-        names = counterparts(literature.names, ours.encodings, in_proportion=reading == "in_proportion") | own
-        if all(names != other.names for other in found.values()):
-            found[reading] = agreement_of(ours, literature, names)
-    emit(json_, _document(found, literature), lambda: _show(found, literature))
+    found = agreements_of(ours, literature, _own_names(name or [], ours, literature))
+    emit(json_, _document(found, literature), lambda: _show(said_of(found, literature)))
 
 
 def _own_names(pairs: Sequence[str], ours: OurLosses, literature: Literature) -> dict[str, str]:
@@ -128,43 +120,18 @@ def _document(found: dict[str, Agreement], literature: Literature) -> dict[str, 
     return readings | {"sources": sources, "limits": as_json(literature.scope.limit)}
 
 
-def _show(found: dict[str, Agreement], literature: Literature) -> None:
-    """Print the answer, the numbers, every pair, what is opposite and disputed, growth, and what cannot be tested."""
+def _show(said: Said) -> None:
+    """Print the answer, then every table and list."""
     from rich.text import Text
 
-    from poscli.board import agree_words as say
     from poscli.board.show import grid_of
-    from poscli.drawing.text import listed
 
     console = out()
-
-    def lines(title: str, items: Sequence[str]) -> None:
-        if items:
-            console.print(Text(f"\n{title}", style="bold"))
-            for item in items:
-                console.print(Text(f"- {item}"))
-
-    def table(columns: Sequence[Column], title: str) -> None:
-        console.print(grid_of(columns, range(len(columns[0].cells)), title=f"\n{title}"))
-
-    main = next(iter(found.values()))
-    for n, sentence in enumerate(say.agreement_sentences(main, literature)):
+    for n, sentence in enumerate(said.sentences):
         console.print(Text(sentence, style="bold" * (n == 0)))
-    for reading, each in [*found.items()][1:]:
-        console.print(Text(f"With {READINGS[reading]}, instead: {say.beyond_share(each)}."))
-    renamed = [f"{ours} for {published}" for published, ours in main.names.items() if published != ours]
-    if renamed:
-        console.print(Text(f"Here {listed(renamed, 9)}.", style="dim"))
-    for like in ("", "sliding", "nonoverlapping"):
-        if like not in main.unmeasured:
-            title = f"Tables of {like} windows beside the same here" if like else "All tables"
-            table(say.numbers_columns(main, like), title)
-    for line in say.LEGEND:
-        console.print(Text(line.format(hard=listed(literature.scope.hard, 9)), style="dim"))
-    table(say.pairs_columns(main), "Which one papers find better, and whether these results agree")
-    lines("Opposite to papers that do not dispute it", say.opposite_lines(main, literature))
-    lines("Disputed by papers", say.disputed_lines(main, literature))
-    growth = "Perplexity over that at 1x, here (published: lowest to highest; number of sources)"
-    table(say.growth_columns(main), growth)
-    lines("What this size cannot test", say.limit_lines(main))
-    lines("Sources", say.source_lines(literature))
+    for title, columns in said.tables:
+        console.print(grid_of(columns, range(len(columns[0].cells)), title=f"\n{title}"))
+    for title, lines in said.lists:
+        console.print(Text(f"\n{title}", style="bold"))
+        for line in lines:
+            console.print(Text(f"- {line}"))

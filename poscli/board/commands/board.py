@@ -128,10 +128,12 @@ def build_board(
 
 def write_and_show(season_file: Path | None, cells: Path, folder: Path, json_: bool) -> None:
     """Write the board that follows from cells to a folder, and print it; `season_file` is None for the current one."""
+    from poscli.board.agree import agreements_of
+    from poscli.board.agree_words import said_of
     from poscli.board.arrays import tables_of_cells
     from poscli.board.build import write_board
+    from poscli.board.literature import read_literature
     from poscli.board.ours import losses_of_board
-    from poscli.board.page.others import others_of
     from poscli.board.season import season_of
     from poscli.board.show import show_standings
     from poscli.board.standings import standings_in
@@ -140,7 +142,9 @@ def write_and_show(season_file: Path | None, cells: Path, folder: Path, json_: b
     season = season_of(season_file)
     first, *_ = of_cells = tables_of_cells(cells, season)
     tables = standings_in(of_cells)
-    files = write_board(tables, folder, season, others_of(losses_of_board(first, tables[0])))
+    literature = read_literature()
+    others = said_of(agreements_of(losses_of_board(first, tables[0]), literature, {}), literature)
+    files = write_board(tables, folder, season, others)
     emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
     note(f"written: {files[0]}, and {len(files) - 1} files beside it")
 

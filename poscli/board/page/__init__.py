@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from poscli.board.agree_words import Said
 from poscli.board.page.about import FLASH, FLEX, about
-from poscli.board.page.others import Others
 from poscli.board.standings import RANKED, Row, Standings
 from poscli.board.tables import name_on_board, plain_json, record_of_table, tasks_of
 from poscli.equation.blanks import TIERS
@@ -32,7 +32,7 @@ NOBODY = "none"  # the encoding whose parameters are those of the model alone
 SHAPES = {False: 0, True: 2}  # of the marks of encodings as trained, and of readings of trained models
 
 
-def board_html(tables: Sequence[Standings], pages: Mapping[str, str], others: Others | None = None) -> str:
+def board_html(tables: Sequence[Standings], pages: Mapping[str, str], others: Said | None = None) -> str:
     """The text of board.html. `pages` has the file of each encoding's page, by its label; `others` what papers find."""
     sections = [page_table(table, pages) for table in tables]
     title = f"The board of position encodings, season {tables[0].season}"

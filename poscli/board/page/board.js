@@ -53,18 +53,9 @@ function show() {
 
 function light() {
   const n = state.hot;
-  for (const line of document.querySelectorAll("tr[data-enc]")) line.classList.toggle("on", Number(line.dataset.enc) === n);
-  for (const chart of charts) chart.highlight(n);
-  showCard(n);
-}
-
-function showCard(n) {
-  const card = byId("card");
-  card.hidden = n === null;
-  if (n === null) return;
+  if (n === null) return lightUp(null);
   const own = encodings()[n];
-  const title = section().families.find((family) => family.key === own.family).title;
-  const lines = [
+  const facts = [
     ["rank", own.ranks ? `${own.ranks} of ${ranked().length}` : `${own.status}: ${own.why}`],
     [`regret ${longest()}`, spoken(valueOf(own.regret), two)],
     ["bits at L", spoken(valueOf(own.loss), bits)],
@@ -72,8 +63,7 @@ function showCard(n) {
     ["training", own.training[0] === null ? "not known" : `${times(own.training[0])} a step of none`],
     ["seeds", String(own.seeds)],
   ];
-  card.replaceChildren(make("h2", {}, make("span", { class: "swatch" }), own.name), make("p", { class: "acts" }, title), make("dl", {}, ...definitions(lines)));
-  card.querySelector(".swatch").style.background = colorOf(n);
+  return lightUp(n, section().families.find((family) => family.key === own.family).title, facts);
 }
 
 // Pickers

@@ -147,6 +147,18 @@ function spoken(value, write) {
 
 const definitions = (facts) => facts.map(([question, text]) => make("div", {}, make("dt", {}, question), make("dd", {}, text)));
 
+/** Light up an encoding wherever it is shown, or none for null, and fill the card of it: what it is, and facts. */
+function lightUp(n, acts, facts, ...between) {
+  for (const line of document.querySelectorAll("tr[data-enc]")) line.classList.toggle("on", Number(line.dataset.enc) === n);
+  for (const chart of charts) chart.highlight(n);
+  const card = byId("card");
+  card.hidden = n === null;
+  if (n === null) return;
+  const name = make("h2", {}, make("span", { class: "swatch" }), encodings()[n].name);
+  name.querySelector(".swatch").style.background = colorOf(n);
+  card.replaceChildren(name, make("p", { class: "acts" }, acts), ...between, make("dl", {}, ...definitions(facts)));
+}
+
 function choiceButton(text, chosen, act) {
   const button = make("button", { type: "button", "aria-pressed": chosen ? "true" : "false" }, text);
   button.addEventListener("click", act);

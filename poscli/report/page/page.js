@@ -71,26 +71,17 @@ function pin(n) {
 
 function light() {
   const n = state.hot ?? state.pinned;
-  for (const line of document.querySelectorAll("tr[data-enc]")) line.classList.toggle("on", Number(line.dataset.enc) === n);
-  for (const chart of charts) chart.highlight(n);
-  showCard(n);
-}
-
-function showCard(n) {
-  const card = byId("card");
-  card.hidden = n === null;
-  if (n === null) return;
+  if (n === null) return lightUp(null);
   const own = encodings()[n];
   const formulas = own.parts.flatMap(([name, formula, paper]) => [make("p", { class: "formula" }, own.parts.length > 1 ? `${name}: ${formula}` : formula), paper && make("p", { class: "paper" }, paper)]);
   const end = section().ratios[last()];
   const shown = quality();
-  const lines = [
+  const facts = [
     [`${shown.name} at ${end}`, spoken(shown.at(n, last()), rebased() ? signed : shown.write)],
     section().answered ? [shown.reachName, spoken(effectiveOf(n), multiple)] : [`gain at ${end}`, spoken(gainAt(n, last()), signed)],
     ["verdict", own.reason ? `${statusName(own.verdict)}: ${own.reason}` : own.verdict],
   ];
-  card.replaceChildren(make("h2", {}, make("span", { class: "swatch" }), own.name), make("p", { class: "acts" }, own.acts), ...formulas.filter(Boolean), make("dl", {}, ...definitions(lines)));
-  card.querySelector(".swatch").style.background = colorOf(n);
+  return lightUp(n, own.acts, facts, ...formulas.filter(Boolean));
 }
 
 // Pickers
