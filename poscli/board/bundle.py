@@ -18,8 +18,10 @@ import numpy as np
 from poscli.board.cells import PER_NAT, Cell, Scored, documents_file, read_cells, read_documents, write_kept
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season
+from poscli.report.groups import AS
+from poscli.specs import parse
 from poscli.statistics.comparison import LN2
-from poscli.system.errors import CorruptError, UsageError
+from poscli.system.errors import CorruptError, UsageError, near
 from poscli.system.files import make_folder, parse_object, write_atomic
 
 LARGEST = 100_000  # bytes
@@ -41,10 +43,10 @@ class Bundle:
     source_file: Path | None  # where it was unpacked to
     cells: tuple[Cell, ...]
     documents: Mapping[str, Scored]
-    digest: str  # SHA-256 of the file
+    digest: str  # SHA-256 of the file, or of the keys of its cells
 
     def drawn(self, count: int = 2) -> list[Cell]:
-        """The cells that are made again to check it, drawn by its own hash: of the encoding trained at L."""
+        """The cells that are made again to check it, drawn by its own hash."""
         order = sorted(self.cells, key=lambda cell: hashlib.sha256((self.digest + cell.key).encode()).digest())
         return order[:count]
 
@@ -126,6 +128,38 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
     )
 
 
+def entry_on_board(encoding: str, season: Season, board: Path) -> Bundle:
+    """What the board has of an encoding that was trained for it, as a bundle would have it.
+
+    UsageError for an encoding that the season does not train, or if the board has no cells of it.
+    """
+    trained, read_as, _ = encoding.partition(AS)
+    if read_as:
+        raise UsageError(f"{encoding} is read off the models of {trained}; check {trained}")
+    spec = str(parse(trained))
+    known = {str(parse(each)): table for table in reversed(season.table) for each in table.encodings}
+    if spec not in known:
+        raise UsageError(f"{encoding}: season {season.name} does not train it: {near(spec, known)}")
+    table, cells = known[spec].name, read_cells(board, season.name)
+    own = [cell for cell in cells if (cell.encoding, cell.table) == (spec, table)]
+    newest = max(own, key=lambda cell: cell.origin.date, default=None)
+    if newest is None:
+        raise UsageError(f"the board in {board} has no cells of {spec}; `poscli board run --enc` makes them")
+    chosen = [cell for cell in own if (cell.source, cell.trained_at) == (newest.source, min(c.trained_at for c in own))]
+    return Bundle(
+        name=spec,
+        spec=spec,
+        season=season.name,
+        table=table,
+        tried=(newest.source,),
+        source="",
+        source_file=None,
+        cells=tuple(chosen),
+        documents=read_documents(board, season.name),
+        digest=hashlib.sha256("".join(sorted(cell.key for cell in chosen)).encode()).hexdigest(),
+    )
+
+
 def refuse_bundle(bundle: Bundle, season: Season, board: Sequence[Cell]) -> None:
     """UsageError or CorruptError for a bundle of another season or other texts, or of a name that is taken."""
     if bundle.season != season.name:
@@ -190,7 +224,8 @@ def compare_again(bundle: Bundle, made: Cell) -> Again:
     seeds = [cell for cell in bundle.cells if (cell.text, cell.trained_at, bool(cell.recipe)) == kind]
     apart = []
     for at in range(len(then.lengths)):
-        allowed = 3 * float(np.std([sum(cell.hundredths[at]) / size for cell in seeds], ddof=1))
+        losses = [sum(cell.hundredths[at]) / size for cell in seeds]
+        allowed = 3 * float(np.std(losses, ddof=1)) if len(losses) > 1 else 0.0
         apart.append((abs(sum(made.hundredths[at]) - sum(then.hundredths[at])) / size, allowed))
     difference, allowed = max(apart, key=lambda each: each[0] - each[1])
     alike = all(getattr(made.origin, name) == getattr(then.origin, name) for name in ("code", "cpu", "torch"))

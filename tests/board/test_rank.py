@@ -41,8 +41,8 @@ def rank(*arguments):
     return cli("rank", *arguments, "--season", "season.toml", "--cells", "cells", "--workers", 1, "--yes")
 
 
-def check(bundle, *arguments):
-    return cli("board", "check", bundle, "--season", "season.toml", "--cells", "cells", "--yes", *arguments)
+def check(entry, *arguments):
+    return cli("board", "check", entry, "--season", "season.toml", "--cells", "cells", "--yes", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,27 @@ def test_losses_that_the_source_does_not_give_are_found(ranked, place, tmp_path)
     done = check(path)
     assert done.code == 1
     assert "does not hold" in done.err
+
+
+def test_the_cells_of_the_board_can_be_made_again_by_anybody(place):
+    done = check("rope")
+    assert done.code == 0, done.err
+    assert done.err.count("the same digits: holds") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rope as rope+window",), "is read off the models of rope; check rope"),
+        (("alibi",), "does not train it"),
+        (("rope", "--add"), "the cells of rope are on the board already"),
+        (("rope", "--cells", "empty"), "no cells"),
+    ],
+)
+def test_what_is_not_on_the_board_cannot_be_checked(place, arguments, message):
+    done = check(*arguments)
+    assert done.code in (2, 4)
+    assert message in done.err
 
 
 def changed_bundle(bundle, folder, *, seal):

@@ -13,7 +13,7 @@ from poscli.cli.commands import COMMANDS, Command
 from poscli.cli.commands.run_suite import Cpus, Memory, OtherWorkers, WorkerCount
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, err, note, out
-from poscli.system.errors import PARTIAL, PoscliError
+from poscli.system.errors import PARTIAL, PoscliError, UsageError
 from poscli.system.progress import duration
 from poscli.system.text import counted
 
@@ -175,8 +175,8 @@ def simulate_boards(
 
 
 @app.command("check")
-def check_bundle(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that `poscli rank` wrote.")],
+def check_entry(
+    entry: Annotated[str, typer.Argument(help="A bundle that `poscli rank` wrote, or an encoding on the board.")],
     *,
     add: Annotated[bool, typer.Option("--add", help="If it holds, add its cells to the board.")] = False,
     yes: plan.Yes = False,
@@ -186,26 +186,32 @@ def check_bundle(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Train two models of a bundle again, drawn by its hash, and hold their losses against those in it.
+    """Train two models of an entry again, drawn by its hash, and hold their losses against those that it has.
 
-    That runs the source in the bundle: read it first.
+    A bundle has a source, which that runs: read it first.
     """
     import tempfile
 
-    from poscli.board.bundle import add_to_board, read_bundle, refuse_bundle
+    from poscli.board.bundle import add_to_board, entry_on_board, read_bundle, refuse_bundle
     from poscli.board.cells import read_cells
     from poscli.board.enter import made_again
     from poscli.board.season import season_of
 
     season, cells = season_of(season_), cells or out_ / IN_RESULTS
+    bundled = Path(entry).suffix == ".zip" or Path(entry).is_file()
+    if add and not bundled:
+        raise UsageError(f"--add: the cells of {entry} are on the board already; it is for bundles")
     with tempfile.TemporaryDirectory() as folder:
-        known = read_bundle(bundle, Path(folder))
-        refuse_bundle(known, season, read_cells(cells, season.name))
+        if bundled:
+            known = read_bundle(Path(entry), Path(folder))
+            refuse_bundle(known, season, read_cells(cells, season.name))
+        else:
+            known = entry_on_board(entry, season, cells)
         if known.source and not yes:
             lines = counted(len(known.source.splitlines()), "line")
             asked = sys.stdin.isatty() and err.is_terminal
-            if not asked or not typer.confirm(f"Run the source in {bundle}, {lines}, which you have read?", err=True):
-                raise PoscliError(f"not checked: that runs the source in {bundle}; read it, then give --yes")
+            if not asked or not typer.confirm(f"Run the source in {entry}, {lines}, which you have read?", err=True):
+                raise PoscliError(f"not checked: that runs the source in {entry}; read it, then give --yes")
         results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
     results_ = [
         {"cell": each.cell.file.name, "text": each.cell.text, "seed": each.cell.seed, "identical": each.identical,
@@ -213,14 +219,14 @@ def check_bundle(
         for each in results
     ]  # fmt: skip
     holds = all(each.holds for each in results)
-    emit(json_, {"bundle": known.digest, "holds": holds, "cells": results_}, lambda: None)
+    emit(json_, {"entry": known.digest, "holds": holds, "cells": results_}, lambda: None)
     for each in results:
         allowed = "nothing, on such a CPU" if each.alike else f"{each.allowed:.4f}"
         apart = f"{each.difference:.4f} bits per byte apart (allowed: {allowed})"
         word = "holds" if each.holds else "does not hold"
         note(f"{each.cell.text}, seed {each.cell.seed}: {'the same digits' if each.identical else apart}: {word}")
     if not holds:
-        raise PoscliError(f"{bundle} does not hold: what it says is not what its source gives; do not add it")
+        raise PoscliError(f"{entry} does not hold: what its cells say is not what its source gives; do not trust them")
     if add:
         note(f"{counted(add_to_board(known, cells), 'cell')} added to {cells}; `poscli board build` shows the row")
 
