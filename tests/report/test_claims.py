@@ -41,42 +41,47 @@ def when(of: str, at: float = 16, **bounds: float | bool | str) -> Condition:
     return Condition.model_validate({"of": of, "at": at} | bounds)
 
 
-@pytest.mark.parametrize(
-    ("conditions", "verdict"),
-    [
-        # context gains: +0.2 for fox, -0.4 for rope
-        ([when("fox", more=0.1)], "replicated"),
-        ([when("rope", less=-0.1)], "replicated"),
-        ([when("rope", more=-0.1)], "not replicated"),
-        ([when("fox", less=0.1)], "not replicated"),
-        ([when("fox", more=0.199, less=0.201)], "cannot be seen at this size"),
-        ([when("alibi", more=-0.05, less=0.05)], "replicated"),
-        # losses, over those of another
-        ([when("rope", over="fox", more=0.5)], "replicated"),
-        ([when("fox", over="rope", more=0.5)], "not replicated"),
-        ([when("rope", at=1, over="fox", more=-0.01, less=0.01)], "replicated"),
-        # one that fails decides, whatever the others; one that is undecided leaves it open
-        ([when("fox", more=0.1), when("rope", more=-0.1)], "not replicated"),
-        ([when("fox", more=0.199, less=0.201), when("rope", more=-0.1)], "not replicated"),
-        ([when("fox", more=0.199, less=0.201), when("rope", less=-0.1)], "cannot be seen at this size"),
-        # models evaluated under another encoding, in any spelling
-        ([when("rope as yarn(factor=4)", over="rope", less=-0.3)], "replicated"),
-        ([when("rope(base=10000) as yarn(factor=4)", more=-0.01)], "replicated"),
-        # what is taken for granted
-        ([when("rope", less=-0.1, given=True), when("fox", more=0.1)], "replicated"),
-        ([when("rope", more=-0.1, given=True), when("fox", more=0.1)], "cannot be seen at this size"),
-        ([when("rope", more=-0.1, given=True), when("fox", less=0.1)], "cannot be seen at this size"),
-        # no number
-        ([when("learned", more=0.1)], "not measured"),
-        ([when("fox", over="learned", more=0.1)], "not measured"),
-        ([when("rope", at=2, less=-0.1)], "not measured"),
-        ([when("t5", more=0.1)], "not measured"),
-        ([when("fox", over="t5", more=0.1)], "not measured"),
-    ],
-)
-def test_the_verdict_on_a_claim(conditions: list[Condition], verdict: str, tmp_path: Path) -> None:
-    (text,) = said(tmp_path, claim(*conditions))
-    assert text.startswith(f"{verdict}: It holds. (arXiv:0000.00000). ")
+VERDICTS: list[tuple[list[Condition], str]] = [
+    # context gains: +0.2 for fox, -0.4 for rope
+    ([when("fox", more=0.1)], "replicated"),
+    ([when("rope", less=-0.1)], "replicated"),
+    ([when("rope", more=-0.1)], "not replicated"),
+    ([when("fox", less=0.1)], "not replicated"),
+    ([when("fox", more=0.199, less=0.201)], "cannot be seen at this size"),
+    ([when("alibi", more=-0.05, less=0.05)], "replicated"),
+    # losses, over those of another
+    ([when("rope", over="fox", more=0.5)], "replicated"),
+    ([when("fox", over="rope", more=0.5)], "not replicated"),
+    ([when("rope", at=1, over="fox", more=-0.01, less=0.01)], "replicated"),
+    # one that fails decides, whatever the others; one that is undecided leaves it open
+    ([when("fox", more=0.1), when("rope", more=-0.1)], "not replicated"),
+    ([when("fox", more=0.199, less=0.201), when("rope", more=-0.1)], "not replicated"),
+    ([when("fox", more=0.199, less=0.201), when("rope", less=-0.1)], "cannot be seen at this size"),
+    # models evaluated under another encoding, in any spelling
+    ([when("rope as yarn(factor=4)", over="rope", less=-0.3)], "replicated"),
+    ([when("rope(base=10000) as yarn(factor=4)", more=-0.01)], "replicated"),
+    # what is taken for granted
+    ([when("rope", less=-0.1, given=True), when("fox", more=0.1)], "replicated"),
+    ([when("rope", more=-0.1, given=True), when("fox", more=0.1)], "cannot be seen at this size"),
+    ([when("rope", more=-0.1, given=True), when("fox", less=0.1)], "cannot be seen at this size"),
+    # no number
+    ([when("learned", more=0.1)], "not measured"),
+    ([when("fox", over="learned", more=0.1)], "not measured"),
+    ([when("rope", at=2, less=-0.1)], "not measured"),
+    ([when("t5", more=0.1)], "not measured"),
+    ([when("fox", over="t5", more=0.1)], "not measured"),
+]
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """What one report says of a claim of each of VERDICTS: claims do not see each other."""
+    return said(tmp_path_factory.mktemp("claims"), *(claim(*conditions) for conditions, _ in VERDICTS))
+
+
+@pytest.mark.parametrize("n", range(len(VERDICTS)))
+def test_the_verdict_on_a_claim(cards: tuple[str, ...], n: int) -> None:
+    assert cards[n].startswith(f"{VERDICTS[n][1]}: It holds. (arXiv:0000.00000). ")
 
 
 def test_two_seeds_replicate_nothing(tmp_path: Path) -> None:
