@@ -10,7 +10,8 @@ Shapes: P cases, S seeds, D documents, R resamples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -23,6 +24,7 @@ RESAMPLES = 2000
 FLIPS = 10_000  # sign flips of the permutation test; all of them if there are no more than this
 AT_ONCE = 64  # cases whose flips are held in memory together: 10,000 flips of each take 5 MB
 CELLS = 4_000_000  # of resamples times documents that are held in memory together, 32 MB
+KEPT = CELLS // 4  # the most that are kept for the next call
 
 Array = NDArray[np.float64]
 
@@ -92,12 +94,12 @@ class CrossedMeans:
 
     def _document_reach(self) -> tuple[Array, Array]:
         """How far the intervals over documents reach below and above the estimates, each `[P]`."""
-        random, resampled = np.random.default_rng(self._seed), np.empty((RESAMPLES, len(self.means)))
-        for part in _parts(RESAMPLES, max(1, CELLS // self.documents)):
-            drawn = random.integers(self.documents, size=(part.stop - part.start, self.documents))
-            cells = drawn + self.documents * np.arange(len(drawn))[:, None]
-            times = np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(float)
-            resampled[part] = (times @ (self.weights * self.means).T) / (times @ self.weights)[:, None]
+        resampled = np.concatenate(
+            [
+                (times @ (self.weights * self.means).T) / (times @ self.weights)[:, None]
+                for times in resamples(self.documents, self._seed)
+            ]
+        )
         low, high = np.quantile(resampled, [1 - UPPER, UPPER], axis=0)
         error = np.sqrt(squared_error(self.means, self.weights))
         student = scipy.special.stdtrit(kish_degrees(self.weights), UPPER) * error
@@ -120,6 +122,24 @@ def _parts(count: int, size: int) -> Iterator[slice]:
     """Slices of at most so many of `count` things."""
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))
+
+
+def resamples(documents: int, seed: int) -> Iterable[Array]:
+    """How often each document is drawn in each of 2,000 resamples, `[resamples, D]` in parts; the same for one seed."""
+    return (_kept_resamples if RESAMPLES * documents <= KEPT else _drawn_resamples)(documents, seed)
+
+
+def _drawn_resamples(documents: int, seed: int) -> Iterator[Array]:
+    random = np.random.default_rng(seed)
+    for part in _parts(RESAMPLES, max(1, CELLS // documents)):
+        drawn = random.integers(documents, size=(part.stop - part.start, documents))
+        cells = drawn + documents * np.arange(len(drawn))[:, None]
+        yield np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(float)
+
+
+@lru_cache(maxsize=4)  # an evaluation asks for the same ones dozens of times
+def _kept_resamples(documents: int, seed: int) -> list[Array]:
+    return [*_drawn_resamples(documents, seed)]
 
 
 def squared_error(values: NDArray, weights: NDArray) -> NDArray:
