@@ -24,7 +24,7 @@ RESAMPLES = 2000
 FLIPS = 10_000  # sign flips of the permutation test; all of them if there are no more than this
 AT_ONCE = 64  # cases whose flips are held in memory together: 10,000 flips of each take 5 MB
 CELLS = 4_000_000  # of resamples times documents that are held in memory together, 32 MB
-KEPT = CELLS // 4  # the most that are kept for the next call
+KEPT = CELLS // 2  # the most that are kept for the next call
 
 Array = NDArray[np.float64]
 
