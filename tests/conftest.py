@@ -153,6 +153,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
+def opened(browser: Browser, page: Path) -> Browser:
+    """The browser with the page of the test's file, in a wide window."""
+    browser.look(1400, "light")
+    browser.open(page)
+    return browser
+
+
+@pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current folder, and no plugin loaded, as in a new process; what the test has imported is forgotten.
 

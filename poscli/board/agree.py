@@ -213,8 +213,8 @@ def left_out(sources: Mapping[str, int]) -> Iterable[tuple[str, int, int]]:
 def beside_source(findings: Sequence[PairFinding], key: str) -> tuple[Tally, Tally]:
     """How often ours agree with a source, and how often the others do where they do not dispute a pair."""
     ours = tally((each.ours, each.sources[key]) for each in findings if key in each.sources)
-    others = (pair for each in findings for pair in left_out(each.sources))
-    return ours, tally((sign, own) for name, own, sign in others if name == key)
+    beside = (left for each in findings for left in left_out(each.sources))
+    return ours, tally((others, own) for name, own, others in beside if name == key)
 
 
 def _p_more(successes: Sequence[bool]) -> float:
@@ -271,8 +271,8 @@ def agreements_of(ours: OurLosses, literature: Literature, own: Mapping[str, str
     `own` has our name of some published encodings, for both. UsageError if fewer than two of them were measured.
     """
     found: dict[str, Agreement] = {}
-    for reading in ("in_proportion", "as_published"):
-        names = counterparts(literature.names, ours.encodings, in_proportion=reading == "in_proportion") | {**own}
+    for reading, in_proportion in (("in_proportion", True), ("as_published", False)):
+        names = counterparts(literature.names, ours.encodings, in_proportion=in_proportion) | {**own}
         if all(names != other.names for other in found.values()):
             found[reading] = agreement_of(ours, literature, names)
     return found

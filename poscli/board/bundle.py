@@ -129,29 +129,29 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
 
 
 def entry_on_board(encoding: str, season: Season, board: Path) -> Bundle:
-    """What the board has of an encoding that was trained for it, as a bundle would have it.
+    """What the board has of an encoding, trained at L from its newest source, as a bundle would have it.
 
     UsageError for an encoding that the season does not train, or if the board has no cells of it.
     """
-    trained, read_as, _ = encoding.partition(AS)
-    if read_as:
+    trained, is_reading, _ = encoding.partition(AS)
+    if is_reading:
         raise UsageError(f"{encoding} is read off the models of {trained}; check {trained}")
     spec = str(parse(trained))
-    known = {str(parse(each)): table for table in reversed(season.table) for each in table.encodings}
-    if spec not in known:
-        raise UsageError(f"{encoding}: season {season.name} does not train it: {near(spec, known)}")
-    table, cells = known[spec].name, read_cells(board, season.name)
-    own = [cell for cell in cells if (cell.encoding, cell.table) == (spec, table)]
-    newest = max(own, key=lambda cell: cell.origin.date, default=None)
-    if newest is None:
+    tables = {str(parse(each)): table.name for table in reversed(season.table) for each in table.encodings}
+    if spec not in tables:
+        raise UsageError(f"{encoding}: season {season.name} does not train it: {near(spec, tables)}")
+    own = [cell for cell in read_cells(board, season.name) if (cell.encoding, cell.table) == (spec, tables[spec])]
+    if not own:
         raise UsageError(f"the board in {board} has no cells of {spec}; `poscli board run --enc` makes them")
-    chosen = [cell for cell in own if (cell.source, cell.trained_at) == (newest.source, min(c.trained_at for c in own))]
+    newest = max(own, key=lambda cell: cell.origin.date).source
+    shortest = min(cell.trained_at for cell in own)  # others of them say what longer training windows are worth
+    chosen = [cell for cell in own if (cell.source, cell.trained_at) == (newest, shortest)]
     return Bundle(
         name=spec,
         spec=spec,
         season=season.name,
-        table=table,
-        tried=(newest.source,),
+        table=tables[spec],
+        tried=(newest,),
         source="",
         source_file=None,
         cells=tuple(chosen),

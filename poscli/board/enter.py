@@ -181,6 +181,6 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
         gather(job, season.name, table.name, out / "cells", {str(parse(spec)): bundle.name})
         made = next((each for each in read_cells(out / "cells", season.name) if each.key == cell.key), None)
         if made is None:
-            raise PoscliError(f"{cell.file.name} is of another source or recipe than this gives")
+            raise PoscliError(f"{cell.file.name} cannot be made again: its source or its recipe is another one")
         results.append(compare_again(bundle, made))
     return results

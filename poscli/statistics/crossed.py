@@ -125,7 +125,7 @@ def _parts(count: int, size: int) -> Iterator[slice]:
 
 
 def resamples(documents: int, seed: int) -> Iterable[Array]:
-    """How often each document is drawn in each of 2,000 resamples, `[resamples, D]` in parts; the same for one seed."""
+    """How often each document is drawn in 2,000 resamples, as parts `[r, D]`. Equal arguments give equal numbers."""
     return (_kept_resamples if RESAMPLES * documents <= KEPT else _drawn_resamples)(documents, seed)
 
 

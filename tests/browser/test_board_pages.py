@@ -55,13 +55,6 @@ def page(table: Standings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "board.html"
 
 
-@pytest.fixture
-def opened(browser: Browser, page: Path) -> Browser:
-    browser.look(1400, "light")
-    browser.open(page)
-    return browser
-
-
 def names(browser: Browser, table: str = "ranking") -> list[str]:
     """The encodings of a table as it is sorted and filtered."""
     return [row["Encoding"] for row in browser.table(table)]

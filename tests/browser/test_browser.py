@@ -37,13 +37,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-@pytest.fixture
-def opened(browser: Browser, page: Path) -> Browser:
-    browser.look(1400, "light")
-    browser.open(page)
-    return browser
-
-
 @pytest.fixture(scope="module")
 def group() -> Group:
     """The rows of the report, with intervals over seeds."""
