@@ -209,7 +209,8 @@ def _dtypes(columns: Columns) -> dict[str, Any]:
 def _dtype(kind: str) -> Any:
     import pandas as pd
 
-    return pd.api.types.pandas_dtype(kind)
+    with pd.option_context("mode.string_storage", "python"):  # rows are cut out faster than of pyarrow's
+        return pd.api.types.pandas_dtype(kind)
 
 
 UNIT_COLUMNS: Columns = (
