@@ -124,8 +124,9 @@ $(BIN)/pip:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "poscli needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
+# The extras are small, and the board needs both.
 $(CORE): pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[bpe,ode]'
 	touch $@
 
 $(DEV): $(CORE)

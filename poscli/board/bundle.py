@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import scipy  # whose parts are loaded when they are used
+from numpy.typing import NDArray
 
 from poscli.board.cells import PER_NAT, Cell, Scored, documents_file, read_cells, read_documents, write_kept
 from poscli.board.ranking import SPENT
@@ -28,6 +30,7 @@ LARGEST = 100_000  # bytes
 ENTRY, SOURCE, CELLS = "entry.json", "source", "cells"  # a file and two folders
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every file in it, so that equal bundles are equal bytes
 CURE = "ask whoever made it for another one"
+REFUSED = 0.01  # of true cells that were made again on another CPU
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
 
 
 def entry_on_board(encoding: str, season: Season, board: Path) -> Bundle:
-    """What the board has of an encoding, trained at L from its newest source, as a bundle would have it.
+    """The cells of an encoding that are on the board, as a bundle: those of its newest source, trained at L.
 
     UsageError for an encoding that the season does not train, or if the board has no cells of it.
     """
@@ -215,21 +218,31 @@ class Again:
 def compare_again(bundle: Bundle, made: Cell) -> Again:
     """Hold a cell that was made again against that in the bundle, at the length at which they differ most.
 
-    Other CPUs round otherwise, and a training amplifies that until it is like another seed. So there the mean loss may
-    differ by three standard deviations of the bundle's own seeds on this text.
+    Other CPUs round otherwise, and a training amplifies that until it is like another seed. So there the two losses may
+    differ as much as those of two seeds do in 99 of 100 cases. How much that is follows from the variance over the
+    bundle's seeds, mean over the texts. It has the degrees of freedom of two texts, however many there are, because a
+    model that is lucky on one text tends to be lucky on others.
     """
     then = next(cell for cell in bundle.cells if cell.key == made.key)
-    size = sum(bundle.documents[then.documents].bytes) * PER_NAT * LN2
-    kind = (then.text, then.trained_at, bool(then.recipe))
-    seeds = [cell for cell in bundle.cells if (cell.text, cell.trained_at, bool(cell.recipe)) == kind]
-    apart = []
-    for at in range(len(then.lengths)):
-        losses = [sum(cell.hundredths[at]) / size for cell in seeds]
-        allowed = 3 * float(np.std(losses, ddof=1)) if len(losses) > 1 else 0.0
-        apart.append((abs(sum(made.hundredths[at]) - sum(then.hundredths[at])) / size, allowed))
-    difference, allowed = max(apart, key=lambda each: each[0] - each[1])
+    kind, by_text = (then.trained_at, bool(then.recipe)), dict[str, list[NDArray[np.float64]]]()
+    for cell in bundle.cells:
+        if cell.documents and (cell.trained_at, bool(cell.recipe)) == kind:
+            by_text.setdefault(cell.text, []).append(_bits(cell, bundle))
+    seeds = min(map(len, by_text.values()))
+    allowed = np.zeros(len(then.lengths))
+    if seeds > 1:
+        variance = np.mean([np.var(losses, axis=0, ddof=1) for losses in by_text.values()], axis=0)
+        allowed = scipy.special.stdtrit(2 * (seeds - 1), 1 - REFUSED / 2) * np.sqrt(2 * variance)
+    apart = np.abs(_bits(made, bundle) - _bits(then, bundle))
+    worst = int(np.argmax(apart - allowed))
     alike = all(getattr(made.origin, name) == getattr(then.origin, name) for name in ("code", "cpu", "torch"))
-    return Again(then, made.hundredths == then.hundredths, alike, difference, allowed)
+    return Again(then, made.hundredths == then.hundredths, alike, float(apart[worst]), float(allowed[worst]))
+
+
+def _bits(cell: Cell, bundle: Bundle) -> NDArray[np.float64]:
+    """The loss of a cell at each of its lengths, in bits per byte."""
+    size = sum(bundle.documents[cell.documents].bytes) * PER_NAT * LN2
+    return np.array([sum(losses) / size for losses in cell.hundredths])
 
 
 def add_to_board(bundle: Bundle, folder: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, read_cells
 from poscli.board.gather import gather, source_of_encoding
-from poscli.board.progress import make_trials, missing_jobs, run_missing
+from poscli.board.progress import make_trials, missing_jobs, run_missing, suited
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable
 from poscli.board.standings import Standings, standings_of
@@ -24,7 +24,7 @@ from poscli.sweep.drive import makespan
 from poscli.sweep.job import Job, jobs_of, perform, sweeps
 from poscli.sweep.tune import tuning_of
 from poscli.system.console import note
-from poscli.system.device import device_of
+from poscli.system.device import device_of, threads
 from poscli.system.errors import PoscliError, UsageError
 from poscli.verify import verify
 from poscli.workflows import prepare
@@ -107,7 +107,7 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
 def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], Crew, float]:
     """The jobs of the first row, the workers that suit them, and how long they take."""
     jobs = [job for _, job in entry.jobs(device, tuned=False)]
-    fitting = crew.suited_to([job.config for job in jobs], runs_per_core=1)
+    fitting = suited(crew, jobs)
     planned = sweeps(jobs, anew=False, threads=fitting.threads)
     return planned, fitting, makespan((each.seconds for each in planned), fitting.count)
 
@@ -129,7 +129,7 @@ def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dic
     left = missing_jobs(entry.jobs(device, tuned=tuned), entry.season, entry.cells, names)
     if not left:
         return []
-    fitting = crew.suited_to([job.config for _, job in left], runs_per_core=1)
+    fitting = suited(crew, [job for _, job in left])
     planned = sweeps([job for _, job in left], anew=False, threads=fitting.threads)
     return run_missing(left, planned, fitting, entry.season, entry.cells, entry.out / "runs", names)
 
@@ -175,12 +175,16 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
                 update={"config": job.config.model_copy(update={"recipe": recipe, "tuning": "bundle"})}
             )
         note(f"again: {cell.text}, seed {cell.seed}")
-        outcome = perform(job)
+        with threads(1):
+            outcome = perform(job)
         if outcome.error:
             raise PoscliError(f"{cell.file.name} cannot be made again: {outcome.error}")
         gather(job, season.name, table.name, out / "cells", {str(parse(spec)): bundle.name})
         made = next((each for each in read_cells(out / "cells", season.name) if each.key == cell.key), None)
         if made is None:
-            raise PoscliError(f"{cell.file.name} cannot be made again: its source or its recipe is another one")
+            raise PoscliError(
+                f"{cell.file.name} cannot be made again: its source or its recipe is not that of this version; "
+                f"it was made at commit {cell.origin.commit}"
+            )
         results.append(compare_again(bundle, made))
     return results

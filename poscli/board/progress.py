@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from poscli.board.cells import keys_in
@@ -147,12 +148,17 @@ class Gathering(Watcher):
         self.inner.look()
 
 
+def suited(crew: Crew, jobs: Sequence[Job]) -> Crew:
+    """The crew for jobs of the board, which have one thread each: another number of threads gives other bits."""
+    return replace(crew.suited_to([job.config for job in jobs], runs_per_core=1), cpus=1)
+
+
 def make_trials(tunings: Sequence[Tuning], crew: Crew, device: str) -> None:
     """Make the trials of tunings whose result is not known yet, on the workers of a crew."""
     jobs = trials_of(tunings, device)
     if not jobs:
         return
-    fitting = crew.suited_to([job.config for job in jobs])
+    fitting = suited(crew, jobs)
     planned = sweeps(jobs, anew=False, threads=fitting.threads)
     with threads(fitting.threads), fitting.assembled(needed(planned), jobs[0].runs) as at_work:
         run_shown(jobs, [each.seconds for each in planned], at_work)

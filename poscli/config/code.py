@@ -14,7 +14,7 @@ from pathlib import Path
 
 import poscli
 from poscli.encodings import get, names
-from poscli.encodings.registry import missing
+from poscli.encodings.registry import broken
 from poscli.specs import names_in
 
 HOUSE = Path(poscli.__file__).parent
@@ -30,7 +30,7 @@ def code_of(spec: str, rooms: tuple[str, ...]) -> str:
     The first is empty for a spec of other names than those of this version. The code of an encoding is its file and
     those of the encodings that it builds on. The spec is not parsed, so that no plugin that it names is run.
     """
-    classes = [get(name) for name in names_in(spec) if name in names() and not missing(name)]
+    classes = [get(name) for name in names_in(spec) if name in names() and not broken(name)]
     modules = sorted({module for cls in classes for module in _with_imports(cls.__module__)})
     own = code_hash([_file(module) for module in modules]) if modules else ""
     return f"{own}-{_of_rooms(rooms)}"

@@ -35,7 +35,7 @@ def fault_of_plugin(cls: type[Encoding]) -> str:
 ENCODINGS: Registry[type[Encoding]] = Registry(
     "encoding", "poscli.encodings", subclass_of(Encoding), EXPECTED, fault_of_plugin
 )
-missing, names, full_name = ENCODINGS.missing, ENCODINGS.names, ENCODINGS.full_name
+missing, broken, names, full_name = ENCODINGS.missing, ENCODINGS.broken, ENCODINGS.names, ENCODINGS.full_name
 
 
 def register(
@@ -54,8 +54,11 @@ def register(
 
 
 def get(name: str) -> type[Encoding]:
-    """The class with a name, or at `package.module:Class`; UsageError, with similar names, if there is none."""
-    cls = ENCODINGS.get(name)
+    """The class with a name, or at `package.module:Class`; UsageError, with similar names, if there is none.
+
+    What it is can be told on every machine. Whether it can be used on this one is for `missing` to say.
+    """
+    cls = ENCODINGS.get(name, installed=False)
     if "family" not in vars(cls):  # a class from outside, which was not registered
         cls.paper, cls.family = getattr(cls, "paper", ""), getattr(cls, "family", "external")
     return cls

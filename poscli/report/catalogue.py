@@ -12,11 +12,12 @@ from poscli.attention import Place, choose, engines_for
 from poscli.config.run import PRESETS
 from poscli.drawing.style import DASHES, PALETTE, Style
 from poscli.encodings import get, names
-from poscli.encodings.registry import missing
+from poscli.encodings.registry import broken, missing
 from poscli.equation import Encoding
 from poscli.equation.encoding import formula
 from poscli.layouts import LAYOUTS
-from poscli.specs import build, names_in, parse, spec_of_layout
+from poscli.specs import names_in, parse, spec_of_layout
+from poscli.specs.build import encoding_parameters
 from poscli.system.errors import UsageError
 
 TRAIN_LENGTH = 512  # tokens, of the model whose engine and parameters are shown
@@ -39,16 +40,17 @@ FAMILIES = {
 def describe_encodings(chosen: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One row per registered encoding, or per chosen one, at the `tiny` shape.
 
-    If its package is missing, the row says only how to install that. UsageError for an unknown name.
+    `unavailable` says how to install the package that one needs, or what is wrong with one of another package, whose
+    row says nothing else. UsageError for an unknown name.
     """
     rows = []
     for name in chosen or names():
-        if why := missing(name):
+        if broken(name):
             words = dict.fromkeys(("family", "tier", "engine", "paper", "formula"), "")
             lists: dict[str, Any] = {"options": {}, "lengths": [], "engines": [], "facts": []}
-            rows.append({"name": name, **words, **lists, "in_proportion": "", "unavailable": why})
+            rows.append({"name": name, **words, **lists, "in_proportion": "", "unavailable": missing(name)})
         else:
-            rows.append(_describe(get(name)))
+            rows.append(_describe(get(name)) | {"unavailable": missing(name)})
     return rows
 
 
@@ -101,8 +103,7 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
 
 def parameters(cls: type[Encoding]) -> int:
     """The number of learned parameters in all layers of a `tiny` model; parameters shared by layers count once."""
-    layers = build(parse(cls.name), PRESETS["tiny"].shape(TRAIN_LENGTH), seed=0)
-    return sum(p.numel() for p in {id(p): p for layer in layers for p in layer.parameters()}.values())
+    return encoding_parameters(parse(cls.name), PRESETS["tiny"].shape(TRAIN_LENGTH))
 
 
 def readme_table() -> str:
@@ -159,7 +160,7 @@ def describe_spec(spec: str) -> Described:
     ['rotary', 'several', 'other']
     """
     leaves = names_in(spec)
-    known = [name for name in leaves if name in names() and not missing(name)]
+    known = [name for name in leaves if name in names() and not broken(name)]
     parts = tuple((name, formula(get(name)), get(name).paper) for name in known)
     if not known or len(known) < len(leaves):
         family = OTHER

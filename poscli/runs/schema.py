@@ -209,7 +209,7 @@ def _dtypes(columns: Columns) -> dict[str, Any]:
 def _dtype(kind: str) -> Any:
     import pandas as pd
 
-    with pd.option_context("mode.string_storage", "python"):  # rows are cut out faster than of pyarrow's
+    with pd.option_context("mode.string_storage", "python"):  # as in build_report: fast to cut
         return pd.api.types.pandas_dtype(kind)
 
 

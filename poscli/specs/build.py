@@ -10,6 +10,7 @@ from functools import cache
 
 import torch
 
+from poscli.encodings import missing
 from poscli.equation import Encoding, Shape, Unsupported
 from poscli.equation.composed import Composed
 from poscli.equation.shapes import BlankInputs, wrong_shapes
@@ -23,7 +24,17 @@ LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that 
 
 
 def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
-    """The encoding of each layer; a shared one is the same instance in all layers. Weights are drawn from `seed`."""
+    """The encoding of each layer; a shared one is the same instance in all layers. Weights are drawn from `seed`.
+
+    UsageError for an encoding that needs a package which is not installed.
+    """
+    for name in dict.fromkeys(leaf.name for leaves in spec.layers for leaf in leaves):
+        if why := missing(name):
+            raise UsageError(f"{name} {why}")
+    return _built(spec, shape, seed)
+
+
+def _built(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it would also reseed the generators of devices, and costs a stack trace for each kind.
         torch.default_generator.manual_seed(seed)
@@ -164,11 +175,11 @@ def abstract(spec: Spec, shape: Shape) -> list[Encoding]:
     with refusing_sizes(spec):
         try:
             with torch.device("meta"):
-                return build(spec, shape, seed=0)
+                return _built(spec, shape, seed=0)
         except (RuntimeError, TypeError) as error:
             if _is_too_large(error):
                 raise
-            return build(spec, shape, seed=0)
+            return _built(spec, shape, seed=0)
 
 
 @cache

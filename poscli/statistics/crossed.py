@@ -125,7 +125,10 @@ def _parts(count: int, size: int) -> Iterator[slice]:
 
 
 def resamples(documents: int, seed: int) -> Iterable[Array]:
-    """How often each document is drawn in 2,000 resamples, as parts `[r, D]`. Equal arguments give equal numbers."""
+    """How often each of D documents is drawn in each of 2,000 resamples of them, the same for the same arguments.
+
+    The rows of all arrays, `[resamples, D]`, are the resamples; there are several arrays where one would be large.
+    """
     return (_kept_resamples if RESAMPLES * documents <= KEPT else _drawn_resamples)(documents, seed)
 
 

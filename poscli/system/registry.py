@@ -117,10 +117,11 @@ class Registry(Generic[T]):
         self._discover()
         return name in self._broken
 
-    def get(self, name: str) -> T:
+    def get(self, name: str, *, installed: bool = True) -> T:
         """The plugin of a name, of `package.module:Class`, of `file.py:Class` or of `file.py`.
 
-        UsageError suggests similar names.
+        With `installed`, UsageError if a module that it imports when used is not installed. UsageError suggests similar
+        names.
         """
         if ":" in name or plugins.is_file(name):
             value = self.full_name(name)
@@ -129,7 +130,7 @@ class Registry(Generic[T]):
                 raise UsageError(f"{value!r} is no {self.kind}: {self.expected}")
             self._remember(value, value, plugin)
             return _named(plugin, value)
-        if why := self.missing(name):
+        if (why := self.missing(name)) and (installed or self.broken(name)):
             raise UsageError(f"{name} {why}")
         if name not in self._plugins:
             shown = f"`poscli ls {self.package.rpartition('.')[2]}` shows all"

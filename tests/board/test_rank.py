@@ -60,7 +60,7 @@ def test_it_has_a_row_as_published_and_one_with_tuned_rates(ranked, place):
     assert published["regret"][1] <= published["regret"][0] <= published["regret"][2]
     assert set(tuned["rates"]) == {"matrix_lr", "encoding_lr", "embedding_lr"}
     assert len(list((place / "results" / "tune").glob("*.json"))) == 1
-    assert "to submit it, send the bundle with this text" in ranked.err
+    assert "to submit it, send the bundle with this text:\n" in ranked.err
     assert "sources ranked under this name: 1" in ranked.err
 
 

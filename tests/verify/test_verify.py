@@ -19,6 +19,8 @@ from toys import EVERYWHERE, wide
 
 from poscli.encodings import Encoding, Shape, get
 from poscli.equation import Unsupported
+from poscli.report.catalogue import describe_spec
+from poscli.specs import parse
 from poscli.verify import CHECKS, Finding, Verdict, verify
 from poscli.verify.checks import Failed, SpecUnderTest
 from poscli.verify.noise import tolerances
@@ -322,6 +324,13 @@ def test_a_missing_package_makes_an_encoding_unavailable(monkeypatch: pytest.Mon
     assert listed["floater"].startswith("needs torchdiffeq")
     assert listed["alibi"] == ""
     assert "pip install 'poscli[ode]'" in " ".join(cli("doctor").out.split())
+
+
+def test_what_an_encoding_is_can_be_told_without_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables and pages are the same on every machine, and a suite may name an encoding that another one trains."""
+    here = describe_spec("floater"), str(parse("floater(hidden=4)+alibi"))
+    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
+    assert (describe_spec("floater"), str(parse("floater(hidden=4)+alibi"))) == here
 
 
 @pytest.mark.parametrize(

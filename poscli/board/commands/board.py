@@ -10,7 +10,7 @@ import typer
 
 from poscli.cli import complete, plan
 from poscli.cli.commands import COMMANDS, Command
-from poscli.cli.commands.run_suite import Cpus, Memory, OtherWorkers, WorkerCount
+from poscli.cli.commands.run_suite import Memory, OtherWorkers, WorkerCount
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, err, note, out
 from poscli.system.errors import PARTIAL, PoscliError, UsageError
@@ -56,7 +56,6 @@ def run_board(
     yes: plan.Yes = False,
     workers: WorkerCount = None,
     others: list[OtherWorkers],
-    cpus: Cpus = None,
     memory: Memory = None,
     device: Device = "auto",
     season_: SeasonFile = None,
@@ -69,7 +68,15 @@ def run_board(
     The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
     """
     from poscli.board.costs import measure_costs, measure_texts
-    from poscli.board.progress import chosen_encodings, jobs_of_board, missing_jobs, run_missing, tune_board, undecided
+    from poscli.board.progress import (
+        chosen_encodings,
+        jobs_of_board,
+        missing_jobs,
+        run_missing,
+        suited,
+        tune_board,
+        undecided,
+    )
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import makespan
@@ -81,7 +88,7 @@ def run_board(
     cells = cells or out_ / IN_RESULTS
     encodings = chosen_encodings(season, table_names(season, table or []), enc or [])
     check_folder(cells, "--cells")
-    crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
+    crew = Crew(workers=workers, memory=memory, device=device)
     for elsewhere in others:
         crew = elsewhere.crew(crew)
     crew.check()
@@ -91,7 +98,7 @@ def run_board(
     for seeds in SEEDS_OF_STAGE[stage]:
         more = undecided(season, cells, encodings) if seeds > SEEDS_OF_STAGE[2][0] else encodings
         jobs = missing_jobs(jobs_of_board(season, seeds, device, runs, more, tuned=tuned), season, cells)
-        fitting = crew.suited_to([job.config for _, job in jobs])
+        fitting = suited(crew, [job for _, job in jobs])
         planned = sweeps([job for _, job in jobs], anew=False, threads=fitting.threads)
         if dry_run:
             plan.show(planned, json_, fitting.count, fitting.start_seconds)

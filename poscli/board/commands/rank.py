@@ -10,7 +10,7 @@ import typer
 from poscli.board.commands.board import IN_RESULTS, OwnCells, SeasonFile
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
-from poscli.cli.commands.run_suite import Cpus, Memory, WorkerCount
+from poscli.cli.commands.run_suite import Memory, WorkerCount
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL
@@ -43,7 +43,6 @@ def rank_encoding(
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
     workers: WorkerCount = None,
-    cpus: Cpus = None,
     memory: Memory = None,
     device: Device = "auto",
     season_: SeasonFile = None,
@@ -63,7 +62,7 @@ def rank_encoding(
 
     season = season_of(season_)
     (chosen, *_) = table_names(season, [table] if table else [])
-    crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
+    crew = Crew(workers=workers, memory=memory, device=device)
     crew.check()
     entry = contender_of(enc, name, season, chosen, cells or out_ / IN_RESULTS, out_)
     planned, fitting, seconds = planned_entry(entry, crew, device)
@@ -86,6 +85,7 @@ def rank_encoding(
     bundle = entry.write_bundle() if records else None
     emit(json_, {"rows": records, "failures": failures, "bundle": str(bundle or "")}, lambda: None)
     if bundle is not None:
-        note(submission_text(entry, records, bundle))
+        for line in submission_text(entry, records, bundle).splitlines():
+            note(line)
     if failures:
         raise typer.Exit(PARTIAL)

@@ -1,0 +1,31 @@
+"""What holds when a cell is made again on another CPU, where a training ends as with another seed."""
+
+from dataclasses import replace
+
+from planted_board import plant
+
+from poscli.board.bundle import compare_again, entry_on_board
+
+NAMES = [
+    "none", "rope", "alibi", "kerple-log", "fox", "t5", "fire", "smear", "cable", "bam", "window", "shaw", "cope",
+    "xpos", "p-rope", "pope", "fope", "dape", "sandwich", "clipped",
+]  # fmt: skip
+
+
+def test_true_cells_of_another_cpu_are_seldom_refused_and_better_ones_are_found(tmp_path):
+    season = plant(tmp_path, dict.fromkeys(NAMES, (1.5, 1.6)), seeds=4)
+    first, *others, fourth = season.seeds(4)
+    refused = count = 0
+    for name in NAMES:
+        known = entry_on_board(name, season, tmp_path)
+        bundle = replace(known, cells=tuple(cell for cell in known.cells if cell.seed in (first, *others)))
+        for cell in known.cells:
+            if cell.seed == fourth:  # in place of the first seed
+                origin = cell.origin.model_copy(update={"cpu": "another"})
+                again = compare_again(bundle, cell.model_copy(update={"seed": first, "origin": origin}))
+                refused, count = refused + (not again.holds), count + 1
+        losses = tuple(tuple(n + 2000 for n in line) for line in cell.hundredths)  # as if it had been better than it is
+        made = cell.model_copy(update={"seed": first, "origin": origin, "hundredths": losses})
+        assert not compare_again(bundle, made).holds
+    assert count == 100
+    assert refused <= 4
