@@ -12,8 +12,8 @@ from poscli.board.page import board_html, families_of
 from poscli.board.page.encoding import HOME, encoding_files, encoding_pages
 from poscli.board.picture import ranks_png
 from poscli.board.season import Season
-from poscli.board.standings import RANKED, Standings
-from poscli.board.tables import answers_of, board_columns, csv_of, legend_of, record_of_table
+from poscli.board.standings import Standings
+from poscli.board.tables import answers_of, board_columns, csv_of, legend_of, reasons_of, record_of_table
 from poscli.report.documents import escape, markdown_table
 from poscli.report.folder import FolderKind, write_folder
 
@@ -55,8 +55,6 @@ def markdown_of(tables: Sequence[Standings]) -> str:
         lines += [f"## {table.title}", "", *(f"{escape(said)}\n" for said in answers_of(table))]
         lines += [str(markdown_table(board_columns(table))), ""]
         lines += [f"- {escape(line)}" for line in legend_of(table)]
-        lines += [
-            f"- {escape(row.label)}: {row.status}: {escape(row.why)}" for row in table.rows if row.status != RANKED
-        ]
+        lines += [f"- {escape(line)}" for line in reasons_of(table.rows)]
         lines.append("")
     return "\n".join(lines)

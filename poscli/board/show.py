@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.board.standings import RANKED, Standings
-from poscli.board.tables import answers_of, board_columns, legend_of
+from poscli.board.tables import answers_of, board_columns, legend_of, reasons_of
 from poscli.report.table import Column
 from poscli.system.text import printable_line
 
@@ -33,9 +33,8 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
         console.print(_fitting(standing, near, console))
         for line in legend_of(standing):
             console.print(Text(line, style="dim"))
-        for number, row in enumerate(standing.rows):
-            if row.status != RANKED and place in (None, number):
-                console.print(Text(printable_line(f"{row.label}: {row.status}: {row.why}"), style="yellow"))
+        for line in reasons_of(standing.rows if place is None else standing.rows[place : place + 1]):
+            console.print(Text(printable_line(line), style="yellow"))
         console.print()
 
 

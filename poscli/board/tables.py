@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from poscli.board.standings import Row, Standings, TaskResult
+from poscli.board.standings import RANKED, Row, Standings, TaskResult
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import spec_in_label
 from poscli.report.groups import AS
@@ -78,6 +78,15 @@ def legend_of(table: Standings) -> list[str]:
         ),
         "training, reading: seconds of a training step, and of reading the longest windows, over those of none",
     ]
+
+
+def reasons_of(rows: Sequence[Row]) -> list[str]:
+    """Why rows have no rank, a line for each reason with the names of all that it is said of."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.status != RANKED:
+            reasons.setdefault(f"{row.status}, {row.why}", []).append(name_on_board(row))
+    return [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
 def answers_of(table: Standings) -> list[str]:

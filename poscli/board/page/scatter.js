@@ -67,7 +67,7 @@ function scatter() {
   const costs = found.some((point) => encodings()[point.n].training[0] !== null) ? " The area of a mark is the cost of a training step." : "";
   const hollow = found.some((point) => !isRanked(point.n)) ? " Hollow: without a rank." : "";
   const kinds = found.some((point) => encodings()[point.n].readAs) ? " Squares on their corner: models that are read as another encoding." : "";
-  byId("scatter-caption").textContent = `Better is down and to the left.${costs}${kinds}${hollow}${away.length ? ` Not shown, for it lies far off: ${listed(away)}.` : ""}${unnamed ? ` ${unnamed} of ${found.length} have no name here: point at a mark, or go to it with the keyboard.` : ""}`;
+  byId("scatter-caption").textContent = `Better is down and to the left.${costs}${kinds}${hollow}${away.length ? ` Not shown, far off: ${listed(away)}.` : ""}${unnamed ? ` ${unnamed} of ${found.length} have no name here: point at a mark, or go to it with the keyboard.` : ""}`;
   byId("families").replaceChildren(...section().families.map((family) => {
     const swatch = make("span", { class: "swatch" });
     swatch.style.background = colorOf(everyEncoding().find((n) => encodings()[n].family === family.key));
