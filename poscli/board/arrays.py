@@ -221,18 +221,25 @@ class TableOfCells:
             if not self.failure(entry) and self.seeds_of(entry, self.length, self.texts)
         ]
 
-    def regrets(self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str]) -> NumbersOfEncodings:
-        """The regret at the longest windows, with R1 and C as they are: for differences of encodings."""
+    def regrets(
+        self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str], at: int = -1
+    ) -> NumbersOfEncodings:
+        """The regret at the longest windows, with R1 and C as they are: for differences of encodings.
+
+        With `at`, the index of another length, the losses are those there, on the scale of the longest windows.
+        """
         parts = {}
         for text in texts:
             ceiling = self.ceilings[text]
             worth = (ceiling.cut - ceiling.long) * len(texts)
-            bits = np.stack([self.bits(entry, self.length, text, seeds)[:, -1] for entry in entries])
+            bits = np.stack([self.bits(entry, self.length, text, seeds)[:, at] for entry in entries])
             parts[text] = (bits - ceiling.long * self.shares(text)) / worth
         return NumbersOfEncodings(*self.joined(parts))
 
-    def regret_interval(self, entry: Entry, seeds: Sequence[int], texts: Sequence[str]) -> Triple:
+    def regret_interval(self, entry: Entry, seeds: Sequence[int], texts: Sequence[str], at: int = -1) -> Triple:
         """The regret of an encoding with its interval, in which R1 and C are as uncertain as they are.
+
+        `at` is the index of the length, as in `regrets`.
 
         A ratio (x - r) / (c - r) near its estimate q moves as (x - q c - (1 - q) r) / (c - r).
         """
@@ -240,7 +247,7 @@ class TableOfCells:
         for text in texts:
             ceiling = self.ceilings[text]
             worth = ceiling.cut - ceiling.long
-            own = self.bits(entry, self.length, text, seeds)[:, -1]
+            own = self.bits(entry, self.length, text, seeds)[:, at]
             regret = (own.sum(axis=-1).mean() - ceiling.long) / worth
             cut = self._anchor(ceiling.cut_of, self.length, text, len(seeds))[:, 0]
             long = self._anchor(ceiling.long_of, self.lengths[-1], text, len(seeds))[:, -1]

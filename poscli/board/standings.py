@@ -142,7 +142,7 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
     for entry, why in undertrained.items():
         rows[entry] = replace(rows[entry], status=UNDERTRAINED, why=why)
     ranked = [entry for entry, row in rows.items() if row.status == RANKED]
-    better = _better(table, ranked, table.texts)
+    better = better_among(table, ranked, table.texts)
     count = len(ranked)
     for n, entry in enumerate(ranked):
         first, last = 1 + int(better[:, n].sum()), count - int(better[n].sum())
@@ -150,7 +150,7 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
     labels = [label_of(entry) for entry in ranked]
     without = {}
     for text in table.texts if len(table.texts) > 1 else ():
-        others = _better(table, ranked, [other for other in table.texts if other != text])
+        others = better_among(table, ranked, [other for other in table.texts if other != text])
         without[text] = tuple(labels[n] for n in np.flatnonzero(~others.any(axis=0)))
     order = sorted(rows.values(), key=lambda row: (row.status != RANKED, _or_infinite(row.regret[0]), row.label))
     return Standings(
@@ -164,35 +164,43 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
         control=table.season.control,
         rows=tuple(order),
         better=tuple((labels[a], labels[b]) for a, b in np.argwhere(better).tolist()),
-        pairs=_pairs(table, ranked),
+        pairs=pairs_among(table, ranked),
         ceilings=tuple(table.ceilings.values()),
         without=without,
         profiles=table.profiles,
     )
 
 
-def _better(table: TableOfCells, entries: Sequence[Entry], texts: Sequence[str]) -> NDArray[np.bool_]:
-    """Who is shown to be better than whom, `[E, E]`, at any look; a later look outweighs an earlier one."""
+def better_among(
+    table: TableOfCells, entries: Sequence[Entry], texts: Sequence[str], at: int = -1
+) -> NDArray[np.bool_]:
+    """Who is shown to be better than whom, `[E, E]`, at any look; a later look outweighs an earlier one.
+
+    `at` is the index of the length at which regrets are compared, by default the longest.
+    """
     shown = np.zeros((len(entries), len(entries)), bool)
     for look in LOOKS:
         there = [n for n, entry in enumerate(entries) if len(table.seeds_of(entry, table.length, table.texts)) >= look]
         if len(there) < 2:
             continue
         seeds = table.season.seeds(look)
-        found = rank(table.regrets([entries[n] for n in there], seeds, texts)).better
-        at = np.ix_(there, there)
-        shown[at] = (shown[at] & ~found.T) | found
+        found = rank(table.regrets([entries[n] for n in there], seeds, texts, at)).better
+        pairs = np.ix_(there, there)
+        shown[pairs] = (shown[pairs] & ~found.T) | found
     return shown
 
 
-def _pairs(table: TableOfCells, entries: Sequence[Entry]) -> dict[tuple[str, str], Triple]:
-    """The difference in regret of every pair, on the seeds of the last look at both, by their labels."""
+def pairs_among(table: TableOfCells, entries: Sequence[Entry], at: int = -1) -> dict[tuple[str, str], Triple]:
+    """The difference in regret of every pair, on the seeds of the last look at both, by their labels.
+
+    Each has the 95 % interval of that pair alone. `at` is the index of the length, by default the longest.
+    """
     found: dict[tuple[str, str], Triple] = {}
     for look in LOOKS:
         there = [entry for entry in entries if len(table.seeds_of(entry, table.length, table.texts)) >= look]
         if len(there) < 2:
             continue
-        difference, error, degrees = table.regrets(there, table.season.seeds(look), table.texts).differences()
+        difference, error, degrees = table.regrets(there, table.season.seeds(look), table.texts, at).differences()
         reach = scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
         for a, b in zip(*np.triu_indices(len(there), 1), strict=True):
             value, off = float(difference[a, b]), float(reach[a, b])

@@ -35,22 +35,22 @@ def board_columns(table: Standings) -> list[Column]:
         words("rank", (row.ranks or row.status for row in rows)),
         words("encoding", map(name_on_board, rows)),
         Column(f"regret {last} [95 %]", tuple(with_interval(row.regret, ".2f") for row in rows)),
-        Column("bits at L", tuple(_number(row.loss[0], ".3f") for row in rows)),
+        Column("bits at L", tuple(number_text(row.loss[0], ".3f") for row in rows)),
         Column(
             f"gain {last} [95 %]",
             tuple(with_interval(row.gains[-1] if row.gains else row.loss, "+.3f") for row in rows),
         ),
-        Column("used", tuple(_number(100 * row.used[0], ".0f", " %") for row in rows)),
+        Column("used", tuple(number_text(100 * row.used[0], ".0f", " %") for row in rows)),
         Column("safe", tuple(multiple_text(row.safe) for row in rows)),
         Column("harmful", tuple(multiple_text(row.harmful) for row in rows)),
-        Column("control", tuple(_number(row.control[0], "+.3f") for row in rows)),
+        Column("control", tuple(number_text(row.control[0], "+.3f") for row in rows)),
         Column("seeds", tuple(str(row.seeds) for row in rows)),
     ]
     for task in tasks_of(table):
         columns.append(Column(f"{task} 1x, {last}", tuple(_answers(row.tasks.get(task)) for row in rows)))
     if any(row.training[0] == row.training[0] for row in rows):
-        columns.append(Column("training", tuple(_number(row.training[0], ".2f", "x") for row in rows)))
-        columns.append(Column("reading", tuple(_number(row.reading[0], ".2f", "x") for row in rows)))
+        columns.append(Column("training", tuple(number_text(row.training[0], ".2f", "x") for row in rows)))
+        columns.append(Column("reading", tuple(number_text(row.reading[0], ".2f", "x") for row in rows)))
     return columns
 
 
@@ -214,11 +214,12 @@ def _answers(result: TaskResult | None) -> str:
     """Right answers at the first and the last length, and the seeds that have learned the task: `0.98, 0.41 (2/3)`."""
     if result is None:
         return "-"
-    ends = ", ".join(_number(result.accuracy[at], ".2f") for at in (0, -1))
+    ends = ", ".join(number_text(result.accuracy[at], ".2f") for at in (0, -1))
     return f"{ends} ({result.learned}/{result.seeds})"
 
 
-def _number(value: float, how: str, unit: str = "") -> str:
+def number_text(value: float, how: str, unit: str = "") -> str:
+    """A number with its unit; a dash for one that is not known."""
     return "-" if math.isnan(value) else f"{value:{how}}{unit}"
 
 
@@ -226,7 +227,7 @@ def with_interval(values: Sequence[float], how: str) -> str:
     """A number with its interval, if it has one, each written in this way; a dash for one that is not known."""
     value, low, high = values
     interval = "" if math.isnan(low) else f" [{low:{how}}, {high:{how}}]"
-    return _number(value, how) + interval
+    return number_text(value, how) + interval
 
 
 def multiple_text(value: float) -> str:

@@ -14,7 +14,7 @@ from cli_runner import NANO, ROOT, SHORT, environment, in_a_copy
 NAMES: dict[str, set[str]] = {"grids": {"rope-2d", "grid", "images[:FOLDER][?patch=4&levels=32]"}}
 WORDS: dict[str, list[list[str]]] = {
     "bench": [["bench"]],
-    "board": [["agree"], ["board"], ["report", "--board"]],
+    "board": [["agree"], ["board"], ["recommend"], ["report", "--board"]],
     "checkpoints": [["card"], ["advise"], ["extrapolate", "--model", "org/name"]],
     "cluster": [["run", "suite.toml", "--ray"]],
     "inspect": [["inspect"]],

@@ -1,0 +1,111 @@
+"""`poscli recommend`: what to train with, under the constraints of a person."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poscli.board.commands.board import CELLS, Cells, SeasonFile
+from poscli.cli import complete
+from poscli.cli.commands import command
+from poscli.cli.options import Json
+from poscli.system.console import emit, out
+from poscli.system.errors import DataError
+
+if TYPE_CHECKING:
+    from poscli.board.recommend import Recommendation
+
+SHOWN = 8  # choices in the table
+
+
+@command("recommend", after="rank")
+def recommend_encoding(
+    *,
+    length: Annotated[int, typer.Option("--length", "-L", help="Tokens in your training windows.", min=1)],
+    max_len: Annotated[int, typer.Option("--max-len", help="Tokens that the model is to read.", min=1)],
+    trained: Annotated[
+        str,
+        typer.Option(
+            "--trained",
+            help="The encoding of a model that exists: how to read it, without further training.",
+            autocompletion=complete.specs,
+        ),
+    ] = "",
+    flash: Annotated[bool, typer.Option("--flash", help="It must run under FlashAttention.")] = False,
+    vllm: Annotated[bool, typer.Option("--vllm", help="It must be one that vLLM computes.")] = False,
+    no_parameters: Annotated[bool, typer.Option("--no-parameters", help="It must add no parameters.")] = False,
+    slowdown: Annotated[
+        float | None,
+        typer.Option("--slowdown", help="A training step may last at most so many times that of none.", min=0),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", help="The table of the season; by default the first one.")
+    ] = None,
+    season_: SeasonFile = None,
+    cells: Cells = CELLS,
+    json_: Json = False,
+) -> None:
+    """What to train with, under your constraints; with the evidence, what each costs, and what is not known.
+
+    It says what the board has shown at the same multiple of the training length, and nothing more.
+    """
+    from poscli.board.arrays import tables_of_cells
+    from poscli.board.recommend import Wishes, recommend
+    from poscli.board.season import season_of, table_names
+
+    season = season_of(season_)
+    (chosen, *_) = table_names(season, [table] if table else [])
+    tables = {each.table.name: each for each in tables_of_cells(cells, season)}
+    if chosen not in tables:
+        raise DataError(f"there are no cells of table {chosen!r} in {cells}; make some with `poscli board run`")
+    wishes = Wishes(length, max_len, trained, flash, vllm, no_parameters, slowdown)
+    found = recommend(tables[chosen], wishes)
+    emit(json_, _document(found), lambda: _show(found))
+
+
+def _document(found: Recommendation) -> dict[str, Any]:
+    from poscli.board.recommend import architecture_in_vllm, sentences_of, unknown_of
+    from poscli.board.tables import name_on_board, plain_json
+
+    document: dict[str, Any] = plain_json(
+        {
+            "wishes": asdict(found.wishes),
+            "multiple": found.multiple,
+            "choices": [
+                {
+                    "encoding": each.row.encoding,
+                    "shown": name_on_board(each.row),
+                    "first": each.first,
+                    "last": each.last,
+                    "won": each.won,
+                    "gain": each.gain,
+                    "vllm": architecture_in_vllm(each.row),
+                }
+                for each in found.choices
+            ],
+            "prices": [asdict(price) for price in found.prices],
+            "answers": sentences_of(found),
+            "unknown": unknown_of(found),
+        }
+    )
+    return document
+
+
+def _show(found: Recommendation) -> None:
+    """Print the answer, the first choices, and what is not known."""
+    from rich.text import Text
+
+    from poscli.board.recommend import choice_columns, sentences_of, unknown_of
+    from poscli.board.show import grid_of
+
+    console = out()
+    for n, sentence in enumerate(sentences_of(found)):
+        console.print(Text(sentence, style="bold" * (n == 0)))
+    columns, rows = choice_columns(found), min(SHOWN, len(found.choices))
+    styles = ["bold" if each.first == 1 else "" for each in found.choices]
+    console.print(grid_of(columns, range(rows), styles, title=f"\nThe first {rows} of {len(found.choices)}"))
+    console.print(Text("Not known", style="bold"))
+    for line in unknown_of(found):
+        console.print(Text(f"- {line}"))
