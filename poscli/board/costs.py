@@ -22,6 +22,7 @@ from poscli.board.gather import labels_of
 from poscli.board.season import Season
 from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.config.run import RunConfig
+from poscli.equation import Unsupported
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import PASS_TOKENS
 from poscli.report.groups import AS
@@ -42,7 +43,8 @@ Triple = tuple[float, float, float]
 def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, device: torch.device) -> int:
     """Measure and keep the costs of every encoding of these jobs that has none yet, on one core; returns how many.
 
-    A model that is read under another encoding has the training cost of its own.
+    A model that is read under another encoding has the training cost of its own. What cannot read the longest windows
+    has none.
     """
     wanted: dict[tuple[str, str], Job] = {}
     tables = {table.name for table in season.table}
@@ -61,12 +63,17 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
             longest = settings_of(job.config, job.extrapolate).lengths[-1]
             case = BenchCase("eval", longest, max(1, PASS_TOKENS // longest))
             read_as = job.config.model_copy(update={"encoding": label.rpartition(AS)[2]})
+            try:
+                reading = _ratio(read_as, none, case, device)
+            except Unsupported as error:  # as its losses, and it has no rank
+                note(f"no costs of {label}: {error}")
+                continue
             cost = CostCell(
                 season=season.name,
                 table=table,
                 encoding=label,
                 training=trained[table, own],
-                reading=_ratio(read_as, none, case, device),
+                reading=reading,
                 origin=_made_here(read_as.encoding),
             )
             write_kept(cells / cost_file(season.name, table, label), cost)

@@ -10,6 +10,7 @@ import hashlib
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -18,7 +19,10 @@ from poscli.config.suite import Suite, SuitePart
 from poscli.config.validate import Request, validated
 from poscli.system.errors import UsageError, near
 
+R = TypeVar("R", bound=Request)
+
 SEASON = Path(__file__).with_name("season.toml")  # the current one
+STAR = Path(__file__).with_name("star.toml")  # around it, for `poscli predict`
 
 
 class SeasonTable(Request):
@@ -28,10 +32,11 @@ class SeasonTable(Request):
     title: str = Field(description="What the table is called on the page.")
     encodings: list[str] = Field(min_length=1, description="The specs that are trained at L.")
     ceilings: list[str] = Field(
-        min_length=1, description="The specs that are trained on the longest windows, which say what there is to win."
+        [], description="The specs that are trained on the longest windows, which say what there is to win."
     )
     readings: dict[str, list[str]] = Field({}, description="By a trained spec, the specs that it is read as.")
     train: TrainRequest = Field(TrainRequest(), description="What this table trains otherwise.")
+    extrapolate: ExtrapolateRequest = Field(ExtrapolateRequest(), description="What this table scores otherwise.")
 
 
 class SeasonTask(Request):
@@ -49,6 +54,7 @@ class Season(Request):
     name: str = Field(description="What the season is called; its seeds follow from it.")
     texts: list[str] = Field(min_length=1, description="The corpora whose mean ranks the encodings.")
     control: str = Field(description="A corpus that is scored as well, on which no context beyond L can help.")
+    encodings: list[str] = Field([], description="The specs that are trained in tables which name none.")
     train: TrainRequest = Field(description="How models are trained.")
     extrapolate: ExtrapolateRequest = Field(description="How they are scored, on each of the texts.")
     table: list[SeasonTable] = Field(min_length=1, description="The tables, written [[table]].")
@@ -59,12 +65,21 @@ class Season(Request):
         digests = [hashlib.sha256(f"poscli board {self.name} {number}".encode()).digest() for number in range(count)]
         return [int.from_bytes(digest[:4], "big") for digest in digests]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_encodings(cls, content: Any) -> Any:
+        """What a file says, with the season's encodings in the tables that name none."""
+        if isinstance(content, dict) and "encodings" in content and isinstance(content.get("table"), list):
+            tables = [{"encodings": content["encodings"], **table} for table in content["table"]]
+            return {**content, "table": tables}
+        return content
+
     @model_validator(mode="after")
     def _is_whole(self) -> Season:
         if self.train.length is None or self.train.batch is None:
             raise ValueError("the table [train] needs length and batch; add them")
-        if not isinstance(self.extrapolate.max_len, int):
-            raise ValueError("the table [extrapolate] needs max_len in tokens, such as 1024; add it")
+        if any(table.ceilings for table in self.table) and not isinstance(self.extrapolate.max_len, int):
+            raise ValueError("ceilings are trained on windows of max_len tokens; add it to [extrapolate], such as 1024")
         names = [*(table.name for table in self.table), *(task.name for task in self.task)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two tables or tasks are called {twice[0]!r}; give one another name")
@@ -78,14 +93,14 @@ class Season(Request):
 
         The models that say what there is to win read as many tokens in a step as the others, in longer windows.
         """
-        train = self.train.model_copy(
-            update={name: getattr(table.train, name) for name in table.train.model_fields_set}
-        )
-        extrapolate = self.extrapolate.model_copy(update={"on": [*self.texts, self.control]})
-        longest, tokens = extrapolate.max_len, (train.length or 0) * (train.batch or 0)
-        assert isinstance(longest, int)
-        longer = TrainRequest(length=longest, batch=max(1, tokens // longest))
-        ceilings = [] if encodings is not None else [SuitePart(encodings=table.ceilings, train=longer)]
+        train, extrapolate = _changed(self.train, table.train), _changed(self.extrapolate, table.extrapolate)
+        extrapolate = extrapolate.model_copy(update={"on": [*self.texts, self.control]})
+        ceilings = []
+        if encodings is None and table.ceilings:
+            longest, tokens = extrapolate.max_len, (train.length or 0) * (train.batch or 0)
+            assert isinstance(longest, int)
+            longer = TrainRequest(length=longest, batch=max(1, tokens // longest))
+            ceilings = [SuitePart(encodings=table.ceilings, train=longer)]
         return self._suite(table, seeds, encodings, train, extrapolate, ceilings)
 
     def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
@@ -120,6 +135,11 @@ class Season(Request):
         )
 
 
+def _changed(request: R, other: R) -> R:
+    """A request with the fields that another one sets."""
+    return request.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
+
+
 @cache
 def current_season() -> Season:
     """The season that this version of poscli ranks in."""
@@ -127,9 +147,11 @@ def current_season() -> Season:
 
 
 def season_of(path: Path | None) -> Season:
-    """The season of a file, or the current one for None; UsageError for a file that is not a season."""
+    """The season of a file, the current one for None, or the one around it for `star`; UsageError for others."""
     if path is None:
         return current_season()
+    if str(path) == STAR.stem and not path.exists():
+        path = STAR
     if not path.is_file():
         raise UsageError(f"there is no season {str(path)!r}; write one like {SEASON}, or leave --season out")
     try:

@@ -44,8 +44,8 @@ def _of_rooms(rooms: tuple[str, ...]) -> str:
 
 
 def _with_imports(module: str, known: frozenset[str] = frozenset()) -> set[str]:
-    """A module of encodings with those that it imports; empty for modules of plugins."""
-    if not re.match(r"poscli\.(grids\.)?encodings\.\w", module) or module in known:
+    """A module of encodings with those that it imports; empty for modules of plugins, and for what only finds them."""
+    if not re.match(r"poscli\.(grids\.)?encodings\.(?!registry\b)\w", module) or module in known:
         return set()
     tree = ast.parse(_file(module).read_bytes())
     named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
 @pytest.mark.parametrize(
     ("line", "other", "message"),
     [
-        ("max_len = 32", 'max_len = "2x"', "needs max_len in tokens"),
+        ("max_len = 32", 'max_len = "2x"', "ceilings are trained on windows of max_len tokens"),
         ("batch = 4", "", "needs length and batch"),
         ('table = "small"', 'table = "large"', "is of table 'large', which is not there"),
         ('name = "find"', 'name = "small"', "two tables or tasks are called 'small'"),

@@ -27,7 +27,7 @@ OwnCells = Annotated[
     Path | None, typer.Option("--cells", help="Folder of the cells.", show_default=f"OUT/{IN_RESULTS}")
 ]
 SeasonFile = Annotated[
-    Path | None, typer.Option("--season", help="A season of your own, a TOML file; by default that of this version.")
+    Path | None, typer.Option("--season", help="A season, as a TOML file, or star; by default the current one.")
 ]
 Tables = Annotated[list[str] | None, typer.Option("--table", help="A table of the season, by its name; repeatable.")]
 
