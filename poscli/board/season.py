@@ -93,8 +93,7 @@ class Season(Request):
 
         The models that say what there is to win read as many tokens in a step as the others, in longer windows.
         """
-        train, extrapolate = _changed(self.train, table.train), _changed(self.extrapolate, table.extrapolate)
-        extrapolate = extrapolate.model_copy(update={"on": [*self.texts, self.control]})
+        train, extrapolate = self.training_of(table), self.scoring_of(table)
         ceilings = []
         if encodings is None and table.ceilings:
             longest, tokens = extrapolate.max_len, (train.length or 0) * (train.batch or 0)
@@ -102,6 +101,15 @@ class Season(Request):
             longer = TrainRequest(length=longest, batch=max(1, tokens // longest))
             ceilings = [SuitePart(encodings=table.ceilings, train=longer)]
         return self._suite(table, seeds, encodings, train, extrapolate, ceilings)
+
+    def training_of(self, table: SeasonTable) -> TrainRequest:
+        """How the models of a table are trained at L."""
+        return _changed(self.train, table.train)
+
+    def scoring_of(self, table: SeasonTable) -> ExtrapolateRequest:
+        """How the models of a table are scored, on which texts."""
+        changed = _changed(self.extrapolate, table.extrapolate)
+        return changed.model_copy(update={"on": [*self.texts, self.control]})
 
     def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
         """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""

@@ -137,20 +137,20 @@ def _type(field: FieldInfo, flag: str) -> tuple[Any, Any, Callable[[Any], Any]]:
     if get_origin(kind) is dict:
         return list[str], None, lambda pairs: assignments(pairs, flag)
     if kind is Longest:
-        return str, default, lambda text: _read(kind, text, flag)
+        return str, default, lambda text: read_option(kind, text, flag)
     if get_origin(kind) is tuple and get_args(kind)[0] in (TokenCount, Ratio):
-        return str, None, lambda text: _read(kind, text.split(","), flag)
+        return str, None, lambda text: read_option(kind, text.split(","), flag)
     if get_origin(kind) in (list, tuple):
         return list[str], None, get_origin(kind) or list
     if kind == TokenCount:  # one that may be left out
-        return str, None, lambda text: _read(TokenCount, text, flag)
+        return str, None, lambda text: read_option(TokenCount, text, flag)
     if any(isinstance(item, BeforeValidator) for item in field.metadata):
-        return str, write_count(default), lambda text: _read(TokenCount, text, flag)
+        return str, write_count(default), lambda text: read_option(TokenCount, text, flag)
     return kind, default, lambda value: value
 
 
-def _read(kind: Any, value: Any, flag: str) -> Any:
-    """The value that pydantic makes of a text; UsageError names the option and the part of the text it refuses."""
+def read_option(kind: Any, value: Any, flag: str) -> Any:
+    """The value that pydantic makes of the text of an option; UsageError names the option and what it refuses."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

@@ -138,17 +138,17 @@ def test_the_commands_repeat_what_the_season_trains(table):
     seeds = " ".join(map(str, season.seeds(3)))
     train = (
         f"for seed in {seeds}; do poscli train --enc rope --corpus panel --tokenizer bpe:1024 --length 64 "
-        "--tokens 1500k --batch 16 --preset copy --precision float32"
+        "--tokens 1500k --batch 16 --preset copy{} --precision float32"
     )
     score = "--max-len 1024 --tokens 4096 --stride 16 --ngram 3"
     on = "--on code --on prose --on records --on echo --on spliced"
     assert commands_of(row, season, two) == (
-        f"{train} --seed $seed; done && poscli extrapolate --enc rope {score} --as yarn {on}"
+        f"{train.format('')} --seed $seed; done && poscli extrapolate --enc rope {score} --as yarn {on}"
     )
+    train_other = train.replace("--enc rope", "--enc 'a|b'").format(" --layers 4")
     tuned = replace(row, encoding="a|b", rates={"matrix_lr": 0.02})
     assert commands_of(tuned, season, four) == (
-        f"{train.replace('--enc rope', '''--enc 'a|b' ''').replace('  ', ' ')} --layers 4 --set matrix_lr=0.02 "
-        f"--seed $seed; done && poscli extrapolate --enc 'a|b' {score} {on}"
+        f"{train_other} --set matrix_lr=0.02 --seed $seed; done && poscli extrapolate --enc 'a|b' {score} {on}"
     )
 
 

@@ -26,19 +26,24 @@ def plant(
     documents: int = 40,
     trained_long: float = 1.5,
     seed_sd: float = SEED_SD,
+    document_sd: float = DOCUMENT_SD,
     draw: int = 0,
     table: str = "",
     texts: Sequence[str] = (),
     season: Season | None = None,
+    date: str = ORIGIN.date,
 ) -> Season:
     """Write cells of encodings with these losses in bits per byte, at L and at 16 L, and of one model trained at 16 L.
 
-    Losses at the lengths between lie between. `trained_long` is the loss of the model that was trained at 16 L, by the
-    name of `rope`. The season is the current one unless another is given; it is returned.
+    Losses at the lengths between lie between, or are given too. `trained_long` is the loss of the model that was
+    trained at 16 L, by the name of `rope`, if the table has such. The season is the current one unless another is
+    given; it is returned.
     """
     season = season or current_season()
-    short, long = season.train.length, season.extrapolate.max_len
+    of_table = next(each for each in season.table if each.name == (table or season.table[0].name))
+    short = season.training_of(of_table).length
     assert short is not None
+    long = season.extrapolate.max_len if of_table.ceilings else 16 * short
     assert isinstance(long, int)
     doublings = tuple(short << n for n in range((long // short).bit_length()))
     random = np.random.default_rng(draw)
@@ -55,15 +60,16 @@ def plant(
         hard = random.normal(0, 0.5, documents)
         for seed in season.seeds(seeds):
             luck = random.normal(0, seed_sd)
-            planted = [(name, short, losses[name]) for name in losses] + [("rope", long, (trained_long,))]
+            planted = [(name, short, losses[name]) for name in losses]
+            planted += [("rope", long, (trained_long,))] if of_table.ceilings else []
             for name, at, bits in planted:
                 lengths = doublings if at == short else (long,)
-                own = luck + random.normal(0, seed_sd) + random.normal(0, DOCUMENT_SD, documents) + hard
-                levels = np.interp(np.arange(len(lengths)), (0, len(lengths) - 1), (bits[0], bits[-1]))
+                own = luck + random.normal(0, seed_sd) + random.normal(0, document_sd, documents) + hard
+                levels = np.interp(np.arange(len(lengths)), np.linspace(0, len(lengths) - 1, len(bits)), bits)
                 nats = (levels[:, None] + own) * BYTES * LN2
                 cell = Cell(
                     season=season.name,
-                    table=table or season.table[0].name,
+                    table=of_table.name,
                     configuration=f"at{at}",
                     encoding=name,
                     source="5eed",
@@ -75,7 +81,7 @@ def plant(
                     status=("ok",) * len(lengths),
                     hundredths=tuple(tuple(round(PER_NAT * n) for n in line) for line in nats.tolist()),
                     parameters=1000,
-                    origin=ORIGIN,
+                    origin=ORIGIN.model_copy(update={"date": date}),
                 )
                 write_kept(folder / cell.file, cell)
     return season

@@ -70,12 +70,12 @@ def about(spec: str, length: int) -> KnownOfSpec:
 def commands_of(row: Row, season: Season, table: SeasonTable) -> str:
     """The commands that train the models of a row of a table and score them on the season's texts."""
     trained, _, read_as = row.encoding.partition(AS)
-    words = [*_options(season.train), *_options(table.train)]
+    words = _options(season.training_of(table))
     for name, value in sorted(row.rates.items()):
         words += ["--set", f"{name}={value!r}"]
     train = command_line("poscli", "train", "--enc", trained, *words)
     seeds = " ".join(map(str, season.seeds(max(1, row.seeds))))
-    asked = season.extrapolate.model_dump(include={"max_len", "tokens", "stride", "ngram"})
+    asked = season.scoring_of(table).model_dump(include={"max_len", "tokens", "stride", "ngram"})
     scored = evaluation_options(asked, spec_in_label(row.encoding) if read_as else "")
     texts = [word for text in (*season.texts, season.control) for word in ("--on", text)]
     return (

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
-from poscli.cli.options import Device, Json, Out
+from poscli.cli.options import Device, Json, Out, read_option
 from poscli.system.console import emit, out
 from poscli.system.errors import UsageError, near
 from poscli.system.text import printable
@@ -69,10 +69,8 @@ def advise(
     It is measured under every encoding that needs no training, with the factor for the target written out, at the
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     from poscli.checkpoints import matrix
-    from poscli.config.validate import TokenCount, rule
+    from poscli.config.validate import TokenCount
     from poscli.estimate import evaluations
     from poscli.report.advice import advice_on, answer, show_advice
     from poscli.statistics.comparison import LossTable
@@ -80,10 +78,7 @@ def advise(
     for name in runtime or ():
         if name not in PROGRAMS:
             raise UsageError(f"--runtime {name!r}: {near(name, PROGRAMS)}")
-    try:
-        count = int(TypeAdapter(TokenCount).validate_python(tokens))
-    except ValidationError as error:
-        raise UsageError(f"--tokens {tokens!r}: {rule(error)}") from error
+    count = read_option(TokenCount, tokens, "--tokens")
     asked = matrix.opened(
         model, target, corpus=corpus, tokens=count, encodings=as_ or (), device_name=device, runs=out_ / "runs"
     )

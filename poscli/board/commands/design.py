@@ -1,0 +1,116 @@
+"""`poscli design`: encodings designed from a text alone, without training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poscli.board.commands.board import CELLS, Cells
+from poscli.cli import complete
+from poscli.cli.commands import command
+from poscli.cli.options import Json
+from poscli.system.console import emit, note, out
+
+if TYPE_CHECKING:
+    from poscli.board.design import Designed, LeftOut
+    from poscli.data.profile import DistanceProfile
+
+FIRST = 10  # encodings of the expected order
+
+
+@command("design", after="predict")
+def design_encodings(
+    text: Annotated[
+        str, typer.Argument(help="A text as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora)
+    ],
+    *,
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", help="As in training: bytes, bpe:4096.", autocompletion=complete.tokenizers)
+    ] = "bytes",
+    length: Annotated[
+        int, typer.Option("--length", "-L", help="Tokens in the training windows.", min=8, max=65536)
+    ] = 64,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Also write a suite that tries the designs beside the defaults.", metavar="FOLDER"),
+    ] = None,
+    cells: Cells = CELLS,
+    json_: Json = False,
+) -> None:
+    """Slopes, buckets, windows, frequencies and layout for a text, from how far back it repeats itself, untrained.
+
+    It also says which encodings to expect in front on that text, and how often such an order held.
+    """
+    from poscli.board import design
+    from poscli.board.cells import read_profiles
+    from poscli.board.scaling import losses_by_size
+    from poscli.board.season import current_season
+    from poscli.data import load_corpus
+    from poscli.data.ngram import window_lengths
+    from poscli.data.profile import distance_profile
+    from poscli.system.files import check_folder, write_atomic
+
+    if to is not None:
+        check_folder(to, "--to")
+    profile = distance_profile(load_corpus(text, tokenizer=tokenizer), window_lengths(length))
+    distances = design.Distances(profile)
+    designed = design.designs(distances, length)
+    season = current_season()
+    rows = losses_by_size(cells, season)
+    orders = design.Orders(
+        rows[rows["layers"] == rows["layers"].min()],
+        design.exponents_of(read_profiles(cells, season.name), season.texts),
+    )
+    order, held = orders.on_all(), orders.left_out()
+    document = {
+        "profile": asdict(profile),
+        "designed": [asdict(each) for each in designed],
+        "order": order,
+        "left_out": [asdict(each) for each in held],
+    }
+    emit(json_, document, lambda: _show(profile, designed, order, held))
+    if to is not None:
+        files = {
+            design.KERPLE_FILE: design.kerple_source(distances),
+            "suite.toml": design.suite_source(designed, text, length, tokenizer, to),
+        }
+        for name, content in files.items():
+            write_atomic(to / name, content)
+        note(f"written: {to / 'suite.toml'}; `poscli run {to / 'suite.toml'}` trains the designs beside the defaults")
+
+
+def _show(profile: DistanceProfile, designed: list[Designed], order: list[str], held: list[LeftOut]) -> None:
+    """Print how far back the text repeats itself, the designs, and the order to expect."""
+    from rich.text import Text
+
+    from poscli.board.show import grid_of
+    from poscli.report.table import Column, words
+    from poscli.specs import with_layouts
+
+    console, found = out(), sum(profile.counts)
+    octaves = [
+        words("distance", (f"{first} to {last}" for first, last in profile.octaves)),
+        Column("of the copies", tuple(f"{100 * count / found:.0f} %" for count in profile.counts)),
+    ]
+    tokens = f"{found:,} of {profile.tokens:,} tokens could be copied from"
+    console.print(grid_of(octaves, range(len(profile.octaves)), title=f"How far back {tokens}"))
+    columns = [
+        words("designed", (each.spec for each in designed)),
+        words("in place of", (with_layouts(each.default) for each in designed)),
+        words("because", (each.why for each in designed)),
+    ]
+    console.print(grid_of(columns, range(len(designed)), title="\nDesigned, and not tried yet"))
+    console.print(Text("\nExpected in front on this text, as on the board", style="bold"))
+    console.print(Text(", ".join(map(with_layouts, order[:FIRST]))))
+    right, count = (sum(getattr(each, name) for each in held) for name in ("right", "count"))
+    profiled = sum(each.right_by_profile for each in held)
+    console.print(
+        Text(
+            f"Of the board's texts, the order on all but one is that on the one left out for {right} of {count} pairs "
+            f"({100 * right / count:.0f} %). With the exponents of the texts it would be {profiled}: the profile of a "
+            f"text says {'more' if profiled > right else 'nothing more'} of the order there."
+        )
+    )

@@ -1,0 +1,138 @@
+"""`poscli predict`: what other sizes, lengths and budgets will do, and whether it was so."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poscli.board.commands.board import CELLS, Cells
+from poscli.cli import complete
+from poscli.cli.commands import command
+from poscli.cli.options import Json, read_option
+from poscli.config.validate import TokenCount, write_count
+from poscli.system.console import emit, note, out
+from poscli.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from poscli.board.predictions import Score
+    from poscli.board.scaling import Predicted, Size, SizeFits, Slopes
+
+MISSES = 12  # in the table of a score
+
+
+@command("predict", after="recommend")
+def predict_size(
+    encodings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ENCODING]...",
+            help="Encodings of the board; by default one of each mechanism.",
+            autocompletion=complete.specs,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    width: Annotated[int, typer.Option("--width", help="Width of the models.", min=1)] = 128,
+    layers: Annotated[int, typer.Option("--layers", help="Their layers.", min=1)] = 2,
+    length: Annotated[int, typer.Option("--length", "-L", help="Tokens in their training windows.", min=1)] = 64,
+    tokens: Annotated[str, typer.Option("--tokens", help="Tokens of their training, such as 20M.")] = "1500k",
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="A text that was fitted; by default all; repeatable.")
+    ] = None,
+    slopes: Annotated[
+        bool, typer.Option("--slopes", help="Show what each doubling of the size changes instead.")
+    ] = False,
+    register: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write down, with hash and date, what models of FOLDER/season.toml will do.", metavar="FOLDER"
+        ),
+    ] = None,
+    score: Annotated[
+        Path | None, typer.Option(help="Count what held of the predictions in FOLDER, misses first.", metavar="FOLDER")
+    ] = None,
+    cells: Cells = CELLS,
+    json_: Json = False,
+) -> None:
+    """What models of another size, training length or budget will do with longer contexts, from fits to small ones.
+
+    The fits are to the board's models and to those around it, which `poscli board run --season star` trains.
+    """
+    from poscli.board import predictions
+    from poscli.board.scaling import Size, read_scaling
+    from poscli.board.tables import plain_json
+
+    if register and score:
+        raise UsageError("--register and --score: between the two lies the training; give one")
+    if score:
+        counted = predictions.score_predictions(score)
+        emit(json_, plain_json(asdict(counted)), lambda: _show_score(counted))
+        return
+    size = Size(width, layers, length, read_option(TokenCount, tokens, "--tokens"))
+    fits = read_scaling(cells)
+    if register:
+        file, without = predictions.write_predictions(register, fits)
+        for encoding in without:
+            note(f"no prediction of {encoding}: no models tell what its size changes")
+        emit(json_, {"file": str(file), "without": without}, lambda: None)
+        note(f"written: {file}; commit it before you train")
+        return
+    texts, chosen = fits.texts_of(text or []), fits.names_of(encodings or [])
+    if slopes:
+        by_text = {each: [fits.slopes(name, each) for name in chosen] for each in texts}
+        document = {each: [asdict(one) for one in found] for each, found in by_text.items()}
+        emit(json_, plain_json(document), lambda: _show_slopes(by_text))
+        return
+    predicted = {each: [fits.predict(name, each, size) for name in chosen] for each in texts}
+    rows = {each: [asdict(one) for one in found] for each, found in predicted.items()}
+    answer = {"size": asdict(size), "beyond": fits.beyond(size), "predicted": rows}
+    emit(json_, plain_json(answer), lambda: _show(fits, size, predicted))
+
+
+def _show(fits: SizeFits, size: Size, predicted: dict[str, list[Predicted]]) -> None:
+    """Print what is predicted on each text, the best first."""
+    from rich.text import Text
+
+    from poscli.board.scaling_words import prediction_columns, prediction_legend
+    from poscli.board.show import grid_of
+
+    console, tokens = out(), write_count(size.tokens)
+    console.print(Text(f"{size.layers} layers of width {size.width}, L = {size.length}, {tokens} tokens", style="bold"))
+    if beyond := fits.beyond(size):
+        console.print(
+            Text(f"Beyond what was fitted, so that this is an extrapolation: {'; '.join(beyond)}", style="yellow")
+        )
+    for text, rows in predicted.items():
+        console.print(grid_of(prediction_columns(rows), range(len(rows)), title=f"\n{text}"))
+    for line in prediction_legend([row for rows in predicted.values() for row in rows], fits):
+        console.print(Text(line, style="dim"))
+
+
+def _show_slopes(by_text: dict[str, list[Slopes]]) -> None:
+    """Print what doubling each part of a size changes."""
+    from rich.text import Text
+
+    from poscli.board.scaling_words import SLOPES_LEGEND, slope_columns
+    from poscli.board.show import grid_of
+
+    for text, found in by_text.items():
+        out().print(grid_of(slope_columns(found), range(len(found)), title=f"\n{text}"))
+    out().print(Text(SLOPES_LEGEND, style="dim"))
+
+
+def _show_score(counted: Score) -> None:
+    """Print the largest misses, and then how many predictions held."""
+    from rich.text import Text
+
+    from poscli.board.scaling_words import miss_columns, sentences_of_score, share_columns
+    from poscli.board.show import grid_of
+
+    console, misses = out(), counted.misses[:MISSES]
+    title = f"The largest {len(misses)} of {len(counted.misses)} misses, in bits per token"
+    console.print(grid_of(miss_columns(misses), range(len(misses)), title=title))
+    console.print(grid_of(share_columns(counted), range(len(counted.shares)), title="\nWhat held"))
+    for line in sentences_of_score(counted):
+        console.print(Text(line))

@@ -1,0 +1,233 @@
+"""Encodings designed from a text alone, without training: from its distance profile (poscli/data/profile.py).
+
+Let pi be the distribution of how far back lies what could be copied, between L/8 and 16 L. A bias is a prior of
+distances, exp(bias) the odds of a key before its content counts, so that the best bias is log pi, up to a constant; and
+what a model is to do at a distance beyond L it can only do with something that it has learned within L. From these two:
+
+- `alibi`: the widest head sees as far as nine in ten copies lie (1 / slope), the narrowest as near as one in ten.
+- `kerple-log`, a bias that falls as -r1 log(1 + r2 d): r1 is the exponent of pi, since pi falls as d^-exponent, and r2
+  is one over the distance within which one in ten copies lies.
+- `t5`: its last bucket begins at the median distance, but at L/2 at most: half of L has to teach it.
+- `window`: nine in ten copies lie within it, but L at most, as what is beyond was never seen.
+- `rope` with the share of turning pairs p and the base: the share of copies within the window is the share of pairs
+  that turn, and the slowest of these turns once within it; the others see content only, at any distance.
+- the layout: where more than a fifth of the copies lie beyond the window, layers of rope with that window in turns with
+  layers without positions, whose scores grow with log n; else the window alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import tomli_w
+
+from poscli.board.cells import TextProfile
+from poscli.board.scaling import AT_LENGTH, LONGEST, SEPARABLE
+from poscli.data.profile import DistanceProfile
+from poscli.drawing.text import listed
+from poscli.report.verdicts import UNDERTRAINED_RATIO
+from poscli.system.errors import DataError
+
+HEADS = 4  # of the board's models, over which alibi's slopes are spread
+FEWEST = 100  # copies, for a profile that says something
+FAR_SHARE = 0.2  # of the copies beyond the window, from which on layers without positions pay
+KERPLE_FILE = "designed.py"
+KERPLE = '''"""kerple-log for copies that get rarer as d^-{exponent:.3g}, one in ten within {near:.0f} tokens."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from poscli.encodings import Encoding, Shape
+
+
+class DesignedKerple(Encoding):
+    """s_ij -= r1 log(1 + r2 (i - j)), learned per head from r1 = {exponent:.3g} and r2 = 1 / {near:.0f} on."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.r1 = nn.Parameter(torch.full((shape.heads,), {r1:.4f}))  # before softplus, as r2
+        self.r2 = nn.Parameter(torch.full((shape.heads,), {r2:.4f}))
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        r1, r2 = softplus(self.r1)[:, None], softplus(self.r2)[:, None]
+        return -r1 * torch.log1p(r2 * d)
+'''
+
+
+@dataclass(frozen=True)
+class Designed:
+    """A variant for a text, beside what it is a variant of, and why it is as it is."""
+
+    spec: str
+    default: str
+    why: str
+
+
+class Distances:
+    """The distribution pi of how far back lies what could be copied, from L/8 to 16 L; even within each octave."""
+
+    def __init__(self, profile: DistanceProfile) -> None:
+        if sum(profile.counts) < FEWEST:
+            raise DataError(
+                f"only {sum(profile.counts)} of {profile.tokens:,} tokens could be copied from L/8 to 16 L before, "
+                f"and a design needs {FEWEST}: give a longer text, or a smaller --length"
+            )
+        self.bounds = np.array([profile.octaves[0][0], *(last + 1 for _, last in profile.octaves)], float)
+        self.below = np.concatenate([[0.0], np.cumsum(profile.counts)]) / sum(profile.counts)
+        self.exponent = max(0.05, profile.exponent[0])
+
+    def within(self, distance: float) -> float:
+        """The share of copies from nearer than a distance."""
+        return float(np.interp(distance, self.bounds, self.below))
+
+    def quantile(self, share: float) -> float:
+        """The distance within which a share of the copies lies."""
+        return float(np.interp(share, self.below, self.bounds))
+
+
+def designs(distances: Distances, length: int) -> list[Designed]:
+    """The variants for a text with training windows of `length` tokens; the file of kerple-log is `kerple_source`."""
+    near, middle, far = (distances.quantile(share) for share in (0.1, 0.5, 0.9))
+    most = max(1.0, math.log2(far / near) * HEADS / (HEADS - 1))
+    last = max(1, round(min(length / 2, middle)))
+    window = max(2, round(min(length, far)))
+    share = distances.within(window)
+    turning = min(1.0, max(0.1, share))
+    base = max(1.5, (window / (2 * math.pi)) ** (1 / turning))
+    beyond = 1 - share
+    layout = f"rope+window({window})|none+logn" if beyond > FAR_SHARE else f"rope+window({window})"
+    return [
+        Designed(
+            f"alibi(far={far:.0f},most={most:.3g})",
+            "alibi",
+            f"one in ten copies lies within {near:.0f} tokens, nine in ten within {far:.0f}: as far as its heads see",
+        ),
+        Designed(
+            f"{KERPLE_FILE}:DesignedKerple",
+            "kerple-log",
+            f"copies get rarer as d^-{distances.exponent:.2f}, and so does the weight of a key: that is r1, and r2 is "
+            f"1/{near:.0f}",
+        ),
+        Designed(
+            f"t5(far={last})",
+            "t5",
+            f"half of the copies lie within {middle:.0f} tokens; the last bucket begins there, at L/2 at most",
+        ),
+        Designed(
+            f"p-rope(p={turning:.2f},base={base:.4g})",
+            "rope",
+            f"{100 * share:.0f} % of the copies lie within {window} tokens: so many pairs turn, at least once in these",
+        ),
+        Designed(
+            layout,
+            "rope+window|none+logn",
+            f"{100 * beyond:.0f} % of the copies lie beyond a window of {window}"
+            + (
+                ": every other layer looks for them by content"
+                if beyond > FAR_SHARE
+                else ", too few for layers of their own"
+            ),
+        ),
+    ]
+
+
+def kerple_source(distances: Distances) -> str:
+    """The Python file of the designed kerple-log."""
+    near = distances.quantile(0.1)
+    before = {"r1": distances.exponent, "r2": 1 / near}
+    return KERPLE.format(
+        exponent=distances.exponent,
+        near=near,
+        **{name: math.log(math.expm1(value)) for name, value in before.items()},
+    )
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How many pairs on a text the board's order on its other texts gets right, alone and with the texts' exponents."""
+
+    text: str
+    right: int
+    right_by_profile: int
+    count: int
+
+
+class Orders:
+    """Encodings on several texts by their loss at 16 L less that of the median encoding, from rows of one size."""
+
+    def __init__(self, rows: pd.DataFrame, exponents: Mapping[str, float]) -> None:
+        """Rows are those of `losses_by_size`; those of encodings that are undertrained at L are left out."""
+        self.exponents = exponents
+        rows = rows[rows["text"].isin(list(exponents))]
+        at_length = rows.groupby("encoding")[AT_LENGTH].mean()
+        trained = at_length.index[at_length <= at_length.min() + math.log2(UNDERTRAINED_RATIO)]
+        of_seed = rows[rows["encoding"].isin(trained)].pivot_table(LONGEST, "encoding", ["text", "seed"]).dropna()
+        losses = of_seed.T.groupby(level="text").mean().T
+        self.of_seed, self.relative = of_seed, losses - losses.median()
+
+    def on_all(self) -> list[str]:
+        """The encodings, best first, by the mean over texts."""
+        return [str(name) for name in self.relative.mean(axis=1).sort_values(kind="stable").index]
+
+    def left_out(self) -> list[LeftOut]:
+        """Does the order on all texts but one hold on that one, and does the profile say how it differs?
+
+        The order is that of the mean. By profile, the relative loss of each encoding is a straight line in the exponent
+        instead, by least squares. Pairs count if all seeds have one sign, and the mean differs by more than SEPARABLE.
+        """
+        found = []
+        for text, exponent in self.exponents.items():
+            others = [each for each in self.exponents if each != text]
+            x = np.array([[1.0, self.exponents[each]] for each in others])
+            lines = np.linalg.lstsq(x, self.relative[others].T.to_numpy())[0]
+            expected = self.relative[others].mean(axis=1).to_numpy(), np.array([1.0, exponent]) @ lines
+            seeds = self.of_seed[text].to_numpy()
+            one, other = np.triu_indices(len(seeds), 1)
+            apart = seeds[one] - seeds[other]
+            middle, signs = apart.mean(axis=1), np.abs(np.sign(apart).sum(axis=1))
+            told = (np.abs(middle) > SEPARABLE) & (signs == apart.shape[1])
+            right, by_profile = (int((((y[one] - y[other]) * middle > 0) & told).sum()) for y in expected)
+            found.append(LeftOut(text, right, by_profile, int(told.sum())))
+        return found
+
+
+def exponents_of(profiles: Mapping[str, TextProfile], texts: Sequence[str]) -> dict[str, float]:
+    """The exponents of texts; DataError if one has no profile."""
+    known = {text: profile.exponent for text in texts if (profile := profiles.get(text))}
+    found = {text: exponent[0] for text, exponent in known.items() if exponent}
+    if absent := sorted(set(texts) - set(found)):
+        raise DataError(f"the board has no profile of {listed(absent)}; `poscli board run` measures them")
+    return found
+
+
+def suite_source(designed: Sequence[Designed], text: str, length: int, tokenizer: str, folder: Path) -> str:
+    """A suite that trains every design and what it is a variant of on the text, with three seeds.
+
+    The file of kerple-log lies in `folder`.
+    """
+    written = [each.spec.replace(KERPLE_FILE, f"{folder}/{KERPLE_FILE}") for each in designed]
+    specs = dict.fromkeys(
+        spec for pair in zip((each.default for each in designed), written, strict=True) for spec in pair
+    )
+    return tomli_w.dumps(
+        {
+            "title": f"Designed for {text}, beside the defaults",
+            "encodings": list(specs),
+            "seeds": [0, 1, 2],
+            "train": {
+                "corpus": text,
+                "tokenizer": tokenizer,
+                "preset": "copy",
+                "length": length,
+                "batch": max(1, 1024 // length),
+                "tokens": 1_500_000,
+            },
+            "extrapolate": {"max_len": "16x", "tokens": 4096, "baselines": []},
+        }
+    )

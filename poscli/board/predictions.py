@@ -1,0 +1,231 @@
+"""Predictions of other models, written down before these are trained, and counted afterwards.
+
+A folder of predictions has
+
+    season.toml          what is to be trained, one table
+    predicted.csv        what is predicted of it; a first line says when
+    predicted.sha256     the hash of that file, so that it stays as it was
+    cells/               what was found, by `poscli board run --season FOLDER/season.toml --cells FOLDER/cells`
+    found.csv            the columns of the prediction, from the cells
+
+Losses are in bits per token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import time
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from poscli.board.cells import read_cells
+from poscli.board.scaling import (
+    AT_LENGTH,
+    CHANGES,
+    LONGEST,
+    RATIOS,
+    SEPARABLE,
+    SizeFits,
+    failure,
+    losses_by_size,
+    size_of,
+)
+from poscli.board.season import Season, season_of
+from poscli.specs import parse
+from poscli.system.errors import CorruptError, DataError, UsageError
+from poscli.system.files import read_bytes, write_atomic
+
+WITHIN = 1.5  # a failure length that is off by no more than this factor counts as predicted
+DRAWS = 2000  # of encodings, for the interval of a share of pairs
+DATED = "# registered "  # begins the first line
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of how many, with the 95 % interval of the share; of pairs, over draws of encodings."""
+
+    of: str
+    right: int
+    count: int
+    low: float = math.nan
+    high: float = math.nan
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A prediction that did not hold: of a pair, an encoding's harm or gain, or where it fails."""
+
+    text: str
+    what: str
+    predicted: float
+    found: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """What held of the predictions in a folder; `ceiling` is how often one seed says what another does."""
+
+    registered: str  # the date; "" if the file has none
+    encodings: int
+    seeds: int
+    shares: tuple[Share, ...]
+    ceiling: Share
+    misses: tuple[Miss, ...]  # the largest first
+
+
+def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
+    """Write what the fits predict of the models in a folder's season.toml; returns the file, and what has no fit.
+
+    UsageError if there is a prediction, or if models were trained already.
+    """
+    season, file = _season(folder), folder / "predicted.csv"
+    (table,) = season.table
+    if file.exists():
+        raise UsageError(f"{file} is a prediction already, which must not change; register another in another folder")
+    if read_cells(folder / "cells", season.name):
+        raise UsageError(f"{folder / 'cells'} has models already: what they lose can no longer be predicted")
+    size, rows, without = size_of(season, table), [], []
+    for encoding in (str(parse(spec)) for spec in table.encodings):
+        if encoding not in fits.slopes_of:
+            without.append(encoding)
+            continue
+        for text in fits.texts:
+            found = fits.predict(encoding, text, size)
+            row = {"encoding": encoding, "text": text, LONGEST: fits.middle(text, size) + found.order[0]}
+            row |= {name: change[0] for name, change in zip(CHANGES, found.changes, strict=True)}
+            rows.append(row | {"fails": found.fails[0], "fails_low": found.fails[1], "fails_high": found.fails[2]})
+    if not rows:
+        raise UsageError(f"no encoding of {folder / 'season.toml'} has a fit; give it some of {list(fits.slopes_of)}")
+    content = f"{DATED}{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
+    content += pd.DataFrame(rows).round(4).to_csv(index=False)
+    write_atomic(file, content)
+    write_atomic(folder / "predicted.sha256", f"{hashlib.sha256(content.encode()).hexdigest()}  {file.name}\n")
+    return file, without
+
+
+def score_predictions(folder: Path) -> Score:
+    """Count what held of the predictions in a folder, and write what was found; CorruptError if they were changed."""
+    season = _season(folder)
+    registered, predicted = _read_predicted(folder)
+    rows = losses_by_size(folder / "cells", season)
+    if rows.empty:
+        raise DataError(
+            f"{folder / 'cells'} has no models yet; train them with `poscli board run --season {folder}/season.toml "
+            f"--cells {folder}/cells`"
+        )
+    if registered and (early := rows[rows["made"] < registered]).any(axis=None):
+        raise DataError(
+            f"{early['encoding'].iloc[0]} of {folder / 'cells'} was trained at {early['made'].iloc[0]}, before the "
+            f"prediction, which is of {registered}"
+        )
+    predicted["encoding"] = [canonical(label) for label in predicted["encoding"]]
+    found = rows.groupby(["encoding", "text"], sort=False)[[AT_LENGTH, LONGEST, *CHANGES]].mean().reset_index()
+    found.round(4).to_csv(folder / "found.csv", index=False)
+    both = predicted.merge(found, on=["encoding", "text"], suffixes=("_predicted", ""))
+    if both.empty:
+        raise DataError(f"nothing in {folder / 'predicted.csv'} has been trained yet")
+    seeds = {(text, name): of.set_index("seed")[LONGEST] for (text, name), of in rows.groupby(["text", "encoding"])}
+    pairs = _pairs(both, seeds)
+    shares = [_of_pairs(f"order on {text}", own) for text, own in pairs.groupby("text", sort=False)]
+    shares.append(_of_pairs("order", pairs))
+    misses = [
+        Miss(row.text, f"{row.one} less {row.other} at {RATIOS[-1]} L", row.predicted, row.found)
+        for row in pairs[~pairs["held"]].itertuples()
+    ]
+    for ratio, name in zip(RATIOS, CHANGES, strict=True):
+        named = both[both[f"{name}_predicted"].abs() > SEPARABLE]
+        held = named[name] * named[f"{name}_predicted"] > 0
+        shares.append(Share(f"harm or gain at {ratio} L", int(held.sum()), len(named)))
+        misses += [
+            Miss(row["text"], f"{row['encoding']} at {ratio} L", row[f"{name}_predicted"], row[name])
+            for _, row in named[~held].iterrows()
+        ]
+    shares += _failures(both)
+    misses.sort(key=lambda miss: -abs(miss.found - miss.predicted))
+    of_seeds = rows.groupby("seed").ngroups
+    return Score(registered, both["encoding"].nunique(), of_seeds, tuple(shares), _ceiling(seeds), tuple(misses))
+
+
+def canonical(label: str) -> str:
+    """The name in cells of an encoding, or of a model that is read as another one."""
+    return " as ".join(str(parse(part)) for part in label.split(" as "))
+
+
+def _season(folder: Path) -> Season:
+    season = season_of(folder / "season.toml")
+    if len(season.table) != 1:
+        raise UsageError(f"{folder / 'season.toml'} has {len(season.table)} tables; predictions are of one")
+    return season
+
+
+def _read_predicted(folder: Path) -> tuple[str, pd.DataFrame]:
+    """The date of a prediction and its rows."""
+    cure = "restore it from where it was committed"
+    content = read_bytes(folder / "predicted.csv", cure)
+    known = read_bytes(folder / "predicted.sha256", cure).decode("utf-8", "replace").split()
+    if not known or known[0] != hashlib.sha256(content).hexdigest():
+        raise CorruptError(f"{folder / 'predicted.csv'} is not the prediction that was registered; {cure}")
+    text = content.decode()
+    registered = text.splitlines()[0].removeprefix(DATED) if text.startswith(DATED) else ""
+    return registered, pd.read_csv(io.StringIO(text), comment="#")
+
+
+def _pairs(both: pd.DataFrame, seeds: dict[tuple[str, str], pd.Series]) -> pd.DataFrame:
+    """Every pair that the models tell apart: all seeds have one sign, and the mean differs by more than SEPARABLE."""
+    rows = []
+    for text, of in both.groupby("text", sort=False):
+        for (_, one), (_, other) in combinations(of.iterrows(), 2):
+            apart = (seeds[text, one["encoding"]] - seeds[text, other["encoding"]]).dropna()
+            if abs(apart.mean()) > SEPARABLE and abs(np.sign(apart).sum()) == len(apart):
+                expected = one[f"{LONGEST}_predicted"] - other[f"{LONGEST}_predicted"]
+                held = expected * apart.mean() > 0
+                rows.append((text, one["encoding"], other["encoding"], expected, apart.mean(), held))
+    columns = ["text", "one", "other", "predicted", "found", "held"]
+    return pd.DataFrame(rows, columns=columns).astype({"held": bool})
+
+
+def _of_pairs(name: str, pairs: pd.DataFrame) -> Share:
+    """The share of pairs that held. Its interval is over encodings: the pairs of one are not independent."""
+    if pairs.empty:
+        return Share(name, 0, 0)
+    names = sorted({*pairs["one"], *pairs["other"]})
+    drawn = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), size=DRAWS)
+    one, other = (drawn[:, [names.index(each) for each in pairs[side]]] for side in ("one", "other"))
+    weights = one * other
+    held = weights @ pairs["held"].to_numpy(float)
+    low, high = np.quantile((held / np.maximum(1, weights.sum(axis=1)))[weights.sum(axis=1) > 0], [0.025, 0.975])
+    return Share(name, int(pairs["held"].sum()), len(pairs), float(low), float(high))
+
+
+def _failures(both: pd.DataFrame) -> list[Share]:
+    """How many failure lengths are within the factor WITHIN, of those that fail by 16 L; and how many do not fail."""
+    predicted, found = (
+        np.array([failure(RATIOS, [row[name + suffix] for name in CHANGES]) for _, row in both.iterrows()])
+        for suffix in ("_predicted", "")
+    )
+    fails = np.isfinite(found) & np.isfinite(predicted)
+    near = np.abs(np.log(found[fails]) - np.log(predicted[fails])) <= math.log(WITHIN)
+    either = np.isfinite(found) | np.isfinite(predicted)
+    return [
+        Share(f"failure length within a factor of {WITHIN:g}", int(near.sum()), int(either.sum())),
+        Share(f"no failure up to {RATIOS[-1]} L", int((~either).sum()), int((~np.isfinite(predicted)).sum())),
+    ]
+
+
+def _ceiling(seeds: dict[tuple[str, str], pd.Series]) -> Share:
+    """How often two seeds order a pair alike, of those that one of them tells apart."""
+    right = count = 0
+    for (text, one), (other_text, other) in combinations(seeds, 2):
+        if text != other_text:
+            continue
+        apart = (seeds[text, one] - seeds[text, other]).dropna().tolist()
+        for first, second in combinations(apart, 2):
+            if abs(first) > SEPARABLE:
+                right, count = right + (first * second > 0), count + 1
+    return Share("one seed of another", right, count)

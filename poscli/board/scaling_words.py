@@ -1,0 +1,99 @@
+"""Predictions of other sizes, and what held of them, as columns of text and as sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from poscli.board.predictions import Miss, Score, Share
+from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, SizeFits, Slopes
+from poscli.board.tables import with_interval
+from poscli.drawing.text import listed, named
+from poscli.report.pooling import ratio_name
+from poscli.report.table import Column, words
+from poscli.specs import with_layouts
+from poscli.system.text import counted
+
+SLOPES_LEGEND = (
+    f"What a doubling adds to the loss at {RATIOS[-1]} L less that at L, in bits per token, with its 95 % interval; "
+    "outside of it lies what is shown."
+)
+
+
+def prediction_columns(rows: Sequence[Predicted]) -> list[Column]:
+    """What is predicted of encodings on one text."""
+    columns = [words("encoding", (with_layouts(row.encoding) for row in rows))]
+    for n, ratio in enumerate(RATIOS):
+        columns.append(Column(f"change {ratio}x", tuple(with_interval(row.changes[n], "+.2f") for row in rows)))
+    columns.append(Column(f"order {RATIOS[-1]}x", tuple(with_interval(row.order, "+.2f") for row in rows)))
+    return [*columns, Column("fails from", tuple(_failure_text(row) for row in rows))]
+
+
+def prediction_legend(rows: Sequence[Predicted], fits: SizeFits) -> list[str]:
+    """What the columns mean, and whose slopes encodings have that are not in the star."""
+    said = [
+        "change: of the loss, in bits per token, by a context of so many L in place of one of L; with the 95 % "
+        "interval for one more model",
+        f"order: the loss at {RATIOS[-1]} L less the mean over {counted(len(fits.star), 'encoding')}, one of each "
+        "mechanism",
+        f"fails from: the multiple of L from which on a longer context harms, by more than {SEPARABLE} bits per token",
+    ]
+    for name in dict.fromkeys(row.encoding for row in rows):
+        if fits.slopes_of[name] != (name,):
+            said.append(f"what a size changes in {named(name)} is taken from {listed(list(fits.slopes_of[name]))}")
+    return said
+
+
+def slope_columns(rows: Sequence[Slopes]) -> list[Column]:
+    """What a doubling of each part of a size changes, of encodings on one text."""
+    columns = [words("encoding", (with_layouts(row.encoding) for row in rows))]
+    for name in DIRECTIONS:
+        columns.append(Column(f"2x {name}", tuple(with_interval(row.per_octave[name], "+.2f") for row in rows)))
+    return [*columns, Column("models", tuple(str(row.models) for row in rows))]
+
+
+def miss_columns(misses: Sequence[Miss]) -> list[Column]:
+    """The predictions that did not hold, beside what was found."""
+    return [
+        words("text", (miss.text for miss in misses)),
+        words("what", (with_layouts(miss.what) for miss in misses)),
+        Column("predicted", tuple(f"{miss.predicted:+.2f}" for miss in misses)),
+        Column("found", tuple(f"{miss.found:+.2f}" for miss in misses)),
+    ]
+
+
+def share_columns(found: Score) -> list[Column]:
+    """How many predictions held, by kind."""
+    return [
+        words("predicted", (share.of for share in found.shares)),
+        Column("held", tuple(f"{share.right} of {share.count}" for share in found.shares)),
+        Column("share", tuple(_share_text(share) for share in found.shares)),
+    ]
+
+
+def sentences_of_score(found: Score) -> list[str]:
+    """When the predictions were made, of what, and how much could be expected."""
+    dated = f"Registered {found.registered}" if found.registered else "Registered without a date in the file"
+    said = [
+        f"{dated}; {counted(found.encodings, 'encoding')}, {counted(found.seeds, 'seed')}. A pair counts if the models "
+        f"tell it apart: all seeds have one sign, and the mean differs by more than {SEPARABLE} bits per token."
+    ]
+    if found.ceiling.count:
+        said.append(
+            f"One seed orders {_share_text(found.ceiling)} of the pairs as another seed does: nothing can be better."
+        )
+    else:
+        said.append("With one seed it is not known how often another seed would give the same order.")
+    return said
+
+
+def _share_text(share: Share) -> str:
+    if not share.count:
+        return "-"
+    interval = "" if math.isnan(share.low) else f" [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+    return f"{100 * share.right / share.count:.0f}{interval} %"
+
+
+def _failure_text(row: Predicted) -> str:
+    value, low, high = (f"> {RATIOS[-1]}x" if math.isinf(each) else ratio_name(round(each, 1)) for each in row.fails)
+    return f"{value} [{low}, {high}]"

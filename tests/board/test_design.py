@@ -1,0 +1,133 @@
+"""`poscli design`: designs follow from how far back a text repeats itself, and orders from other texts are tested."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_runner import cli
+from planted_board import plant
+
+from poscli.board.cells import TextProfile, profile_file, write_kept
+from poscli.board.season import current_season
+
+EXPONENTS = {"code": 0.5, "prose": 1.0, "records": 1.5, "echo": 2.0}
+LOSSES = {"alibi": (2.0, 1.9), "kerple-log": (2.0, 1.8), "fox": (2.0, 2.0), "rope": (2.0, 2.8), "none": (3.0, 1.0)}
+FAR, NEAR = 96, 8  # tokens after which texts repeat themselves
+SHAPE = ("--length", 32)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory) -> Path:
+    return planted(tmp_path_factory.mktemp("cells"), dict.fromkeys(EXPONENTS, LOSSES))
+
+
+def planted(folder: Path, by_text) -> Path:
+    """A board with these losses on each text, and profiles with EXPONENTS."""
+    season = current_season()
+    for text, exponent in EXPONENTS.items():
+        plant(folder, by_text[text], texts=[text], documents=4, seed_sd=0, document_sd=0)
+        falls = (exponent, exponent, exponent)
+        profile = TextProfile(season=season.name, text=text, ngram=3, octaves=(), density=(), exponent=falls, won=None)
+        write_kept(folder / profile_file(season.name, text), profile)
+    return folder
+
+
+def repeating(folder: Path, distance: int) -> str:
+    """A text of random letters whose documents repeat themselves after so many bytes."""
+    random = np.random.default_rng(0)
+    for number in range(80):
+        once = random.integers(ord("a"), ord("z") + 1, distance, np.uint8).tobytes().decode()
+        (folder / f"{number}.txt").write_text(once * (2048 // distance))
+    return f"text:{folder}"
+
+
+def design(cells, text, *options):
+    return cli("design", text, "--cells", cells, *SHAPE, *options)
+
+
+def designed(cells, folder: Path, distance: int) -> dict[str, str]:
+    """The designs for a text that repeats itself after so many bytes, by what they are variants of."""
+    rows = design(cells, repeating(folder, distance), "--json").json["designed"]
+    return {row["default"]: row["spec"] for row in rows}
+
+
+def test_far_copies_get_layers_that_see_far(cells, tmp_path):
+    found = designed(cells, tmp_path, FAR)
+    assert found["rope+window|none+logn"] == "rope+window(32)|none+logn"
+    assert found["t5"] == "t5(far=16)"  # half of L has to teach the last bucket
+    assert found["rope"].startswith("p-rope(p=0.10")  # most pairs see content only
+
+
+def test_near_copies_need_no_more_than_a_window(cells, tmp_path):
+    found = designed(cells, tmp_path, NEAR)
+    assert found["rope+window|none+logn"] == "rope+window(15)"  # nine tenths of the octave from 8 on
+    assert found["t5"] == "t5(far=12)"
+    assert found["rope"].startswith("p-rope(p=0.88")
+
+
+def test_the_widest_head_of_alibi_sees_as_far_as_the_copies_lie(cells, tmp_path):
+    (tmp_path / "near").mkdir()
+    (tmp_path / "far").mkdir()
+    near, far = (
+        designed(cells, tmp_path / name, distance)["alibi"] for name, distance in (("near", NEAR), ("far", FAR))
+    )
+    assert 8 <= int(near.removeprefix("alibi(far=").split(",")[0]) <= 16
+    assert 64 <= int(far.removeprefix("alibi(far=").split(",")[0]) <= 128
+
+
+def test_the_suite_tries_every_design_beside_its_default(cells, tmp_path):
+    text = repeating(tmp_path, FAR)
+    done = design(cells, text, "--to", tmp_path / "tried")
+    assert done.code == 0, done.err
+    suite = tomllib.loads((tmp_path / "tried" / "suite.toml").read_text())
+    assert (suite["train"]["corpus"], suite["train"]["length"], len(suite["seeds"])) == (text, 32, 3)
+    assert {"alibi", "kerple-log", "t5", "rope"} < set(suite["encodings"])
+    assert len(suite["encodings"]) == 10
+    planned = cli("run", tmp_path / "tried" / "suite.toml", "--dry-run", "--json", "--out", tmp_path / "results")
+    assert planned.code == 0, planned.err
+
+
+def test_the_written_encoding_is_right(cells, tmp_path):
+    design(cells, repeating(tmp_path, FAR), "--to", tmp_path)
+    done = cli("verify", f"{tmp_path / 'designed.py'}:DesignedKerple")
+    assert done.code == 0, done.out
+
+
+def test_encodings_come_in_the_order_of_the_board_without_those_that_learned_nothing(cells, tmp_path):
+    found = design(cells, repeating(tmp_path, FAR), "--json").json
+    assert found["order"] == ["kerple-log", "alibi", "fox", "rope"]
+    assert [(each["right"], each["count"]) for each in found["left_out"]] == [(6, 6)] * 4
+    assert "24 of 24 pairs (100 %)" in " ".join(design(cells, repeating(tmp_path, FAR)).out.split())
+
+
+def test_a_profile_that_says_more_of_the_order_is_said_to(tmp_path):
+    # alibi gets worse where copies get rarer fast, fox gets better: where they pass each other, the mean is wrong.
+    by_text = {
+        text: {"alibi": (2.0, 1.5 + 0.3 * falls), "fox": (2.0, 2.3 - 0.3 * falls), "rope": (2.0, 3.0), "t5": (2.0, 2.9)}
+        for text, falls in EXPONENTS.items()
+    }
+    board = planted(tmp_path / "cells", by_text)
+    (tmp_path / "text").mkdir()
+    text = repeating(tmp_path / "text", FAR)
+    found = design(board, text, "--json").json["left_out"]
+    assert sum(each["right_by_profile"] for each in found) > sum(each["right"] for each in found)
+    assert "the profile of a text says more of the order there" in " ".join(design(board, text).out.split())
+
+
+def test_a_text_without_copies_is_refused(cells, tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(40):
+        letters = random.integers(ord("a"), ord("z") + 1, 2048, np.uint8).tobytes()
+        (tmp_path / f"{number}.txt").write_bytes(letters)
+    done = design(cells, f"text:{tmp_path}")
+    assert done.code != 0
+    assert "a design needs 100: give a longer text, or a smaller --length" in done.err
+
+
+def test_a_board_without_profiles_is_refused(tmp_path):
+    plant(tmp_path / "cells", LOSSES, documents=4)
+    (tmp_path / "text").mkdir()
+    done = design(tmp_path / "cells", repeating(tmp_path / "text", FAR))
+    assert done.code != 0
+    assert "the board has no profile of code" in done.err

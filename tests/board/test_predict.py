@@ -1,0 +1,215 @@
+"""`poscli predict`: planted laws are found, predictions stay as they were registered, misses come first."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_runner import cli
+from planted_board import BYTES, TOKENS, plant
+
+from poscli.board.scaling import STAR, Size, size_of
+from poscli.board.season import season_of
+from poscli.specs import parse
+
+PER_TOKEN = BYTES / TOKENS  # bits per token of a bit per byte
+# By how much 16 L change the loss of the board's models, in bits per byte, and what a doubling of width, layers, L and
+# tokens adds to that.
+LAWS = {
+    "none": (0.8, 0.2, 0.1, 0.4, 0.0),
+    "rope": (0.6, 0.0, 0.0, 0.1, 0.1),
+    "alibi": (-0.1, 0.0, -0.05, 0.0, 0.0),
+    "kerple-log": (-0.2, -0.01, 0.0, 0.0, -0.02),
+    "t5(far=0.25L)": (-0.05, 0.0, 0.0, 0.08, 0.0),
+    "fox": (-0.12, 0.0, 0.03, 0.02, 0.0),
+    "sinusoidal": (0.5, 0.0, 0.0, 0.0, 0.05),
+    "shaw": (0.01, 0.0, 0.0, 0.03, 0.0),
+    "smear": (-0.15, 0.0, 0.0, 0.0, 0.0),
+    "rope+window|none+logn": (-0.18, 0.02, 0.0, 0.0, 0.0),
+}
+EXACT = {"documents": 4, "seed_sd": 0, "document_sd": 0}
+CENTER = Size(width=128, layers=2, length=64, tokens=1_500_000)
+LARGER = Size(width=256, layers=8, length=256, tokens=6_000_000)
+HELD_OUT = """
+name = "larger"
+texts = ["code"]
+control = "spliced"
+
+[train]
+corpus = "panel"
+length = 256
+batch = 4
+tokens = 6_000_000
+
+[extrapolate]
+tokens = 4096
+
+[[table]]
+name = "8x256"
+title = "Eight layers of width 256"
+train.model = { layers = 8, width = 256, heads = 8, mlp = 704 }
+encodings = ["none", "rope", "alibi", "kerple-log", "clipped", "path"]
+"""
+
+
+def change(name: str, size: Size) -> float:
+    """What 16 L change in an encoding's loss by its law, in bits per byte."""
+    at_center, *slopes = LAWS[name]
+    return at_center + float(np.dot(slopes, size.logarithms - CENTER.logarithms))
+
+
+def planted(size: Size) -> dict[str, tuple[float, float]]:
+    """The losses at L and 16 L of models of a size."""
+    return {str(parse(name)): (2.0, 2.0 + change(name, size)) for name in LAWS}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cells")
+    star = season_of(STAR)
+    for table in star.table:
+        plant(folder, planted(size_of(star, table)), table=table.name, season=star, seeds=1, **EXACT)
+    board = {**planted(CENTER), "clipped": (2.0, 1.9), "xpos": (2.0, 2.3), "path": (2.0, 2.1), "mine.py:Mine": (2, 2)}
+    plant(folder, board, seeds=1, **EXACT)
+    return folder
+
+
+def predict(cells, *options):
+    return cli("predict", "--cells", cells, *options)
+
+
+def sized(size: Size) -> tuple[object, ...]:
+    return ("--width", size.width, "--layers", size.layers, "--length", size.length, "--tokens", size.tokens)
+
+
+def predicted(cells, *options):
+    """What is predicted on code, by encoding."""
+    document = predict(cells, *options, "--json").json
+    return {row["encoding"]: row for row in document["predicted"]["code"]}
+
+
+@pytest.mark.parametrize("size", [CENTER, LARGER])
+def test_a_planted_law_is_found(cells, size):
+    found = predicted(cells, *sized(size))
+    assert list(found) == [str(parse(spec)) for spec in season_of(STAR).encodings]
+    for name in LAWS:
+        value, low, high = found[str(parse(name))]["changes"][-1]
+        assert value == pytest.approx(PER_TOKEN * change(name, size), abs=0.01)
+        assert low <= value <= high
+
+
+def test_the_order_is_that_of_the_losses_at_the_longest_windows(cells):
+    found = predicted(cells, *sized(LARGER))
+    by_order = sorted(found, key=lambda name: found[name]["order"][0])
+    assert by_order == sorted(map(str, map(parse, LAWS)), key=lambda name: planted(LARGER)[name][1])
+
+
+def test_what_the_star_lacks_has_the_slopes_of_its_family(cells):
+    at_center, larger = (predicted(cells, "xpos", *sized(size))["xpos"] for size in (CENTER, LARGER))
+    assert at_center["changes"][-1][0] == pytest.approx(PER_TOKEN * 0.3, abs=0.01)
+    of_rope = change("rope", LARGER) - change("rope", CENTER)
+    assert larger["changes"][-1][0] - at_center["changes"][-1][0] == pytest.approx(PER_TOKEN * of_rope, abs=0.01)
+    assert "what a size changes in xpos is taken from rope" in predict(cells, "xpos").out
+
+
+def test_a_context_harms_from_where_its_change_is_no_longer_small(cells):
+    found = predicted(cells)
+    # Changes are linear in the octave here, and 0.02 bits per token are where harm begins.
+    rope = 2 ** (4 * 0.02 / (PER_TOKEN * 0.6))
+    assert found["rope"]["fails"][0] == pytest.approx(rope, abs=0.02)
+    assert found["kerple-log"]["fails"][0] in (None, math.inf)
+
+
+def test_slopes_are_what_a_doubling_changes(cells):
+    rows = {row["encoding"]: row for row in predict(cells, "--slopes", "--json").json["prose"]}
+    for name, (_, *slopes) in LAWS.items():
+        found = rows[str(parse(name))]["per_octave"]
+        assert [each[0] for each in found.values()] == pytest.approx([PER_TOKEN * slope for slope in slopes], abs=0.01)
+    assert "2x width" in predict(cells, "--slopes").out
+
+
+def test_a_size_beyond_what_was_fitted_is_said_to_be_an_extrapolation(cells):
+    assert "extrapolation" not in predict(cells, *sized(CENTER)).out
+    assert "width 256 (64 to 192)" in " ".join(predict(cells, *sized(LARGER)).out.split())
+
+
+@pytest.fixture
+def held_out(cells, tmp_path) -> Path:
+    (tmp_path / "season.toml").write_text(HELD_OUT)
+    done = predict(cells, "--register", tmp_path)
+    assert done.code == 0, done.err
+    return tmp_path
+
+
+def train(folder: Path, losses, **options) -> None:
+    """Plant what the models of a registered folder lose."""
+    plant(folder / "cells", losses, season=season_of(folder / "season.toml"), seeds=2, **EXACT, **options)
+
+
+def test_predictions_that_hold_are_counted(held_out):
+    right = {
+        name: losses for name, losses in planted(LARGER).items() if name in ("none", "rope", "alibi", "kerple-log")
+    }
+    train(held_out, right, date="2999-01-01T00:00:00Z")
+    found = cli("predict", "--score", held_out, "--json").json
+    shares = {share["of"]: (share["right"], share["count"]) for share in found["shares"]}
+    assert shares["order"] == (6, 6)
+    assert shares["harm or gain at 16 L"] == (4, 4)
+    assert shares["failure length within a factor of 1.5"] == (2, 2)
+    assert shares["no failure up to 16 L"] == (2, 2)
+    assert (found["ceiling"]["right"], found["ceiling"]["count"]) == (12, 12)
+    assert found["misses"] == []
+    assert (found["encodings"], found["seeds"]) == (4, 2)
+
+
+def test_misses_come_first_and_the_largest_of_them_at_the_top(held_out):
+    losses = {"none": (2.0, 1.5), "rope": (2.0, 2.9), "alibi": (2.0, 1.8)}
+    train(held_out, losses, date="2999-01-01T00:00:00Z")
+    lines = cli("predict", "--score", held_out).out.splitlines()
+    misses, held = (next(n for n, line in enumerate(lines) if begin in line) for begin in ("misses", "What held"))
+    assert misses < held
+    assert "none" in lines[misses + 4]
+
+
+def test_a_prediction_stays_as_it_was(cells, held_out):
+    again = predict(cells, "--register", held_out)
+    assert (again.code, "must not change" in again.err) == (2, True)
+    file = held_out / "predicted.csv"
+    file.write_text(file.read_text().replace("rope", "alibi"))
+    train(held_out, {"rope": (2.0, 2.1)}, date="2999-01-01T00:00:00Z")
+    changed = cli("predict", "--score", held_out)
+    assert changed.code != 0
+    assert "is not the prediction that was registered" in changed.err
+
+
+def test_what_was_trained_before_is_no_prediction(cells, held_out, tmp_path):
+    train(held_out, {"rope": (2.0, 2.1)})
+    done = cli("predict", "--score", held_out)
+    assert (done.code != 0, "before the prediction" in done.err) == (True, True)
+    (held_out / "predicted.csv").unlink()
+    late = predict(cells, "--register", held_out)
+    assert (late.code, "can no longer be predicted" in late.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["tapa"], "no models tell what their size changes in 'tapa'"),
+        (["--text", "echo"], "--text 'echo': nothing is fitted there"),
+        (["--tokens", "many"], "--tokens 'many'"),
+        (["--register", "a", "--score", "b"], "between the two lies the training"),
+        (["--score", "nowhere"], "there is no season"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(cells, options, message):
+    done = predict(cells, *options)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
+def test_without_other_sizes_it_says_how_to_train_them(tmp_path):
+    plant(tmp_path, planted(CENTER), seeds=1, **EXACT)
+    done = predict(tmp_path)
+    assert done.code != 0
+    assert "poscli board run --season star" in done.err
