@@ -103,7 +103,7 @@ bench: $(DEV)
 publish: $(BROWSER)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m page_picture results/published/quick/report.html results/published/quick/page.png
-	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
+	$(BIN)/poscli run suites/after-training.toml --yes --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
 	$(BIN)/poscli run suites/exact.toml --yes --to results/published/exact
 	$(BIN)/poscli run suites/text-and-model.toml --yes --to results/published/text-and-model

@@ -75,6 +75,13 @@ def items(config: Config, name: str) -> list[Any] | None:
     return value
 
 
+def quantization_of(config: Config) -> str:
+    """How the weights are quantised, such as `gptq, 4 bits`; "" if they are not."""
+    by = section(config, "quantization_config")
+    bits = by.get("bits") or (4 if by.get("load_in_4bit") else 8 if by.get("load_in_8bit") else None)
+    return f"{by.get('quant_method', 'unknown method')}{f', {bits} bits' if bits else ''}" if by else ""
+
+
 Options = dict[str, Any]  # of a spec
 
 
@@ -437,8 +444,7 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
         raise UsageError("config.json has no model_type: it belongs to no model of transformers")
     if name not in KINDS:
         raise UsageError(
-            f"poscli does not know the positions of models of type {name!r}: {near(name, KINDS)}; it knows "
-            f"{', '.join(sorted(KINDS))}"
+            f"poscli does not know the positions of models of type {name!r}; it knows {', '.join(sorted(KINDS))}"
         )
     kind = KINDS[name]
     width, heads = whole(config, WIDTH, most=MOST_SIZE), whole(config, HEADS, most=MOST_SIZE)

@@ -28,13 +28,18 @@ from torch import Tensor, nn
 
 from poscli.attention import Choice, Place, attend, choose
 from poscli.checkpoints.architecture import Architecture
+from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.equation.composed import Composed
 from poscli.specs import build, parse
 from poscli.system.console import warn_once
 from poscli.system.errors import DataError, UsageError
+from poscli.system.files import read_object
 
+# Models whose fused attention does not read all keys of config.json in some versions. (Falcon's eager attention, by
+# contrast, adds ALiBi twice in version 4.57.)
+EAGER = ("gpt2",)
 MOST_SAID = 300  # characters of what transformers says of a checkpoint that it cannot load
 
 
@@ -46,6 +51,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
     """
     import transformers
 
+    kind = read_object(folder / CONFIG, FETCH).get("model_type")
     try:
         with quiet():
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -55,6 +61,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
                 trust_remote_code=False,
                 local_files_only=True,
                 output_loading_info=True,
+                **({"attn_implementation": "eager"} if kind in EAGER else {}),
             )
             model, report = loaded
             model = model.to(device).eval().requires_grad_(False)
@@ -212,14 +219,14 @@ def install(stock: Any, seats: Seats) -> None:
     _replace_table(trunk, seats)
 
 
-def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any
-) -> tuple[Tensor, None]:
+def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any) -> tuple[Tensor, None]:
     """The function that model types call in the place of their attention; returns `[B, T, H, D]`."""
     if changed := [name for name in ("softcap", "s_aux") if given.get(name) is not None]:
         raise UsageError(f"{type(module).__name__} changes its scores by {changed[0]}, which poscli does not compute")
     scaling = given.get("scaling")
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if scaling is None:  # GPT-2 before version 5.4 applies its own factors in its eager attention only
+        scaling = query.shape[-1] ** -0.5 if getattr(module, "scale_attn_weights", True) else 1.0
+        scaling /= module.layer_idx + 1 if getattr(module, "scale_attn_by_inverse_layer_idx", False) else 1
     o_BHTD = getattr(module, SEATS).attend(module.layer_idx, query, key, value, scaling)
     return o_BHTD.transpose(1, 2).contiguous(), None
 

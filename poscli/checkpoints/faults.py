@@ -10,12 +10,13 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from poscli.checkpoints.architecture import LOCAL, SCALINGS
+from poscli.checkpoints.architecture import LOCAL, SCALINGS, quantization_of
 from poscli.checkpoints.readings import FAR, ORIGINAL, ROUNDING, Readings, Scaling, Turns, ranges
 
 NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own
 LONGROPE = ("longrope", "su")  # two names of one scaling
 FAR_ABOVE = 4  # times the longest text; published tokenizers have up to 4 times the length before a scaling
+LONGEST_TRAINED = 2**24  # tokens; the longest that was published is 10 * 2**20
 MPT_BIAS = 8  # alibi_bias_max as transformers computes slopes
 EXACT_IN_BFLOAT16 = 256  # the whole numbers up to here are exact in bfloat16
 
@@ -73,7 +74,7 @@ def anyone(model: Readings) -> bool:
 
 def version_4(model: Readings) -> bool:
     """Transformers before version 5."""
-    return model.stock.major < 5
+    return model.stock.before(5)
 
 
 def types(*names: str) -> Column:
@@ -301,6 +302,22 @@ def _window_switched_off(model: Readings) -> Places:
         yield {"window": window, "first": model.config.get("max_window_layers")}
 
 
+def _scores_scaled_by_eager_only(model: Readings) -> Places:
+    for key, default in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
+        value = model.config.get(key)
+        if value is not None and bool(value) is not default:
+            yield {"key": key, "value": value}
+
+
+def _norms_of_mpt(model: Readings) -> Places:
+    for key, lost in (
+        ("qk_ln", "has no norms of queries and keys, and drops their weights"),
+        ("prefix_lm", "lets no token see a later one"),
+    ):
+        if model.attn_config.get(key):
+            yield {"key": key, "lost": lost}
+
+
 def _layer_list_too_long(model: Readings) -> Places:
     entries, layers = model.config.get("no_rope_layers"), len(model.layers)
     if isinstance(entries, list) and len(entries) > layers:
@@ -375,7 +392,36 @@ FAULTS = (
         "Set model_max_length to {longest}, or add the scaling that makes the model read {model.tokenizer_limit} "
         "tokens.",
     ),
-    # What single model types do with positions in transformers, whatever config.json says.
+    Rule(
+        "quantised",
+        whole_checkpoint(lambda model: quantization_of(model.config), how=lambda model: quantization_of(model.config)),
+        "The weights are quantised ({how}): poscli reads their positions here, and does not run them.",
+        "To evaluate it, take the model that was quantised, or save it dequantised.",
+        note=True,
+    ),
+    Rule(
+        "length-implausible",
+        whole_checkpoint(lambda model: model.length > LONGEST_TRAINED),
+        f"config.json states a length of {{model.length}} tokens, and no model is known to be trained on more than "
+        f"{LONGEST_TRAINED}: it says nothing of where the model ends.",
+        "Write the length of the training windows.",
+    ),
+    # What single model types do with attention in transformers, whatever config.json says.
+    Rule(
+        "scores-scaled-by-eager-attention-only",
+        _scores_scaled_by_eager_only,
+        "config.json has {key} {value!r}, which the attention that {model.stock.name} takes by default does not read; "
+        "its eager attention and version 5.4 do.",
+        "Load the model with attn_implementation='eager', or install transformers 5.4.",
+        read_by=lambda model: model.model_type == "gpt2" and model.stock.before(5, 4),
+    ),
+    Rule(
+        "attention-of-mpt-left-out",
+        _norms_of_mpt,
+        "attn_config has {key} true, and transformers' model of type mpt {lost}.",
+        "Run the checkpoint with the code that it was trained with.",
+        read_by=types("mpt"),
+    ),
     Rule(
         "alibi-all-the-same",
         whole_checkpoint(lambda model: model.attn_config.get("alibi") is False),
@@ -409,6 +455,15 @@ FAULTS = (
         "transformers computes the ALiBi of models of type falcon in bfloat16, where positions from "
         f"{EXACT_IN_BFLOAT16} on are rounded: at {{model.length}} to multiples of {{step}}.",
         "Nothing, if the model was trained so; distances are as coarse as that in long texts.",
+        read_by=types("falcon"),
+        note=True,
+    ),
+    Rule(
+        "alibi-twice-in-eager-attention",
+        whole_checkpoint(lambda model: model.config.get("alibi")),
+        "The eager attention of transformers, 4.57 to 5.23 at least, adds the ALiBi of models of type falcon twice; "
+        "the default (sdpa) adds it once.",
+        "Keep the default, and do not ask for output_attentions, which takes the other.",
         read_by=types("falcon"),
         note=True,
     ),

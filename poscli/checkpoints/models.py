@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from poscli.checkpoints.architecture import Config, architecture, whole
+from poscli.checkpoints.architecture import Config, architecture, quantization_of, whole
 from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
@@ -25,6 +25,7 @@ from poscli.system.provenance import describe
 from poscli.system.text import printable
 from poscli.tasks import Task, open_task
 
+OWN_TEXTS = ("text", "jsonl", "parquet")  # corpora that are a person's files, which nobody publishes on
 SHORTEST_WINDOW = 8  # tokens, as for poscli's own models
 
 # Number formats by their names in safetensors, and the one to compute in; half precision is slow on CPUs.
@@ -51,6 +52,11 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
     source = find(wish.model)
     config = config_of(source)
     model = architecture(config, wish.length)
+    if how := quantization_of(config):
+        raise UsageError(
+            f"the weights of {source.spec} are quantised ({how}), which poscli does not run; take the model that was "
+            "quantised, or save it dequantised. `poscli card` reads its positions"
+        )
     if not SHORTEST_WINDOW <= model.length <= LONGEST_WINDOW:
         raise UsageError(
             f"config.json of {source.spec} says a length of {model.length} tokens, and poscli evaluates models of "
@@ -72,7 +78,7 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
         name = source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1]
     values: dict[str, Any] = {
         "encoding": str(parse(model.spec)),
-        "corpus": wish.corpus,
+        "corpus": f"whole:{wish.corpus}" if wish.corpus.partition(":")[0] in OWN_TEXTS else wish.corpus,
         "tokenizer": source.tokenizer,
         "length": model.length,
         "batch": 1,

@@ -141,9 +141,9 @@ class Stock:
     def name(self) -> str:
         return f"transformers {self.version}"
 
-    @property
-    def major(self) -> int:
-        return int(self.version.split(".")[0])
+    def before(self, *version: int) -> bool:
+        """Whether it is older than a version, such as 5, 4."""
+        return tuple(int(part) for part in self.version.split(".")[:2]) < version
 
 
 def stock_reading(folder: Path, length: int) -> Stock:

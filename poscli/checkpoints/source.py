@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from poscli.data.hub import GRAMMAR, HubModel, open_repository
 from poscli.data.tokenizer_json import TOKENIZER_FILES, holds_tokenizer
-from poscli.system.errors import CorruptError, DataError, UsageError, near
+from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.system.files import read_object
 from poscli.system.text import printable
 
@@ -83,6 +83,12 @@ def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
                 what = f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}"
             raise DataError(what)
         files = {path.name for path in folder.iterdir() if path.is_file()}
+        kept = sorted((folder / "snapshots").glob(f"*/{CONFIG}"))
+        if CONFIG not in files and kept:
+            raise DataError(
+                f"{printable(folder)} is where the hub's cache keeps a model; name one of its snapshots, such as "
+                f"{printable(kept[-1].parent)}"
+            )
     except (OSError, RuntimeError, ValueError) as error:  # no permission, links that form a loop, a NUL
         raise DataError(f"the checkpoint {printable(spec)} cannot be read: {error}; give {FORMS}") from error
     _refuse_incomplete(str(folder), files, config_only)
@@ -155,8 +161,7 @@ def _refuse_unknown(spec: str, config: dict[str, Any]) -> None:
             f"does not know its model_type {kind!r}; use a checkpoint that transformers knows, or a newer transformers"
         )
     raise UsageError(
-        f"{version} does not know model_type {kind!r} of {spec}: {near(kind, known)}; "
-        "a newer one may: pip install -U transformers"
+        f"{version} does not know model_type {kind!r} of {spec}; a newer one may: pip install -U transformers"
     )
 
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from poscli.system.console import emit, err, note, out, warn_once
+from poscli.system.console import emit, err, note, out
 from poscli.system.errors import PoscliError, UsageError
 from poscli.system.progress import duration
 
@@ -65,16 +65,14 @@ def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1, start_seconds:
 
 
 def confirm(seconds: float, shorter: str, *, yes: bool) -> None:
-    """Before work that takes over an hour, ask on a terminal, or say so in a pipe; `shorter` names options to lower.
+    """Before work that takes over an hour, ask; `shorter` names options to lower. With `yes` nothing is asked.
 
-    Raises UsageError for work of two months, PoscliError if the answer is no. With `yes` nothing is asked or refused.
+    Raises UsageError for work of two months, and where there is no terminal to ask on; PoscliError if the answer is no.
     """
     if yes or seconds <= ASKED_FROM:
         return
     about = f"this takes about {duration(seconds)}"
-    if seconds > REFUSED_FROM:
+    if seconds > REFUSED_FROM or not (sys.stdin.isatty() and err.is_terminal):
         raise UsageError(f"{about}; lower {shorter}, or give --yes to start all the same")
-    if not (sys.stdin.isatty() and err.is_terminal):
-        warn_once(f"{about}; lower {shorter} to shorten it")
-    elif not typer.confirm(f"{about}. Start?", err=True):
+    if not typer.confirm(f"{about}. Start?", err=True):
         raise PoscliError(f"not started; lower {shorter}")

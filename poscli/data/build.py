@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from poscli.data.source import PARTS, Document, Part
+from poscli.data.source import PARTS, Document, Part, Source
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
@@ -37,15 +37,18 @@ class StoredDocument:
 Parts = Mapping[Part, list[StoredDocument]]  # the documents of each split
 
 
-def split_documents(documents: Sequence[StoredDocument]) -> Parts:
+def split_documents(documents: Sequence[StoredDocument], whole: bool = False) -> Parts:
     """The documents of each split, in the order of their SHA-256.
 
-    A split that the source comes with is kept; where it has no documents for tuning, `tune` is cut from `train`, so
-    that `valid` stays the text on which others publish: in that order until it holds a third of the bytes of `valid` or
-    a twelfth of those of `train`. Otherwise `hold_out` chooses among the documents in that order, and every fourth of
-    the chosen ones, from the second on, is for tuning. `tune` is empty where only one document can be held out.
+    With `whole` none is for training, and every fourth, from the second on, is for tuning. Else a split that the source
+    comes with is kept; where it has no documents for tuning, `tune` is cut from `train`, so that `valid` stays the text
+    on which others publish: in that order until it holds a third of the bytes of `valid` or a twelfth of those of
+    `train`. Otherwise `hold_out` chooses among the documents in that order, and every fourth of the chosen ones, from
+    the second on, is for tuning. `tune` is empty where only one document can be held out.
     """
     ordered = sorted(documents, key=lambda document: document.digest)
+    if whole:
+        return {"train": [], "valid": [each for n, each in enumerate(ordered) if n % 4 != 1], "tune": ordered[1::4]}
     if all(document.part is None for document in ordered):
         held = hold_out([document.size for document in ordered])
         tuning = held[1::4]
@@ -89,16 +92,16 @@ def hold_out(sizes: Sequence[int]) -> list[int]:
     return held or [sizes.index(min(sizes))]  # if every document is more than a third: the smallest
 
 
-def cut_points(content: bytes) -> tuple[int, int]:
+def cut_points(content: bytes, whole: bool = False) -> tuple[int, int]:
     r"""The offsets at which a corpus of a single document is cut into its parts for training, scoring and tuning.
 
-    They lie at two thirds and at eleven twelfths of the bytes, each moved back to the start of a line if there is one
-    in the 5 % before, else to the start of a UTF-8 character.
+    They lie at two thirds and at eleven twelfths of the bytes, with `whole` at 0 and at three quarters, each moved back
+    to the start of a line if there is one in the 5 % before, else to the start of a UTF-8 character.
 
     >>> cut_points(b"one line\n" * 101), cut_points(b"x" * 1200), cut_points(b"x" + "é".encode() * 50)
     ((603, 828), (800, 1100), (67, 91))
     """
-    goals = len(content) * 2 // 3, len(content) * 11 // 12
+    goals = (0, len(content) * 3 // 4) if whole else (len(content) * 2 // 3, len(content) * 11 // 12)
     return _boundary(content, goals[0]), _boundary(content, goals[1])
 
 
@@ -130,23 +133,29 @@ class Built(NamedTuple):
     bytes: dict[str, int]  # bytes of all documents, by split
 
 
-def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> Built:
+def build_arrays(source: Source, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> Built:
     """Write {train,valid,tune}.{tokens,starts}.npy into an empty folder, and TRAINED if the tokenizer is to be trained.
 
-    Empty documents are dropped. Raises DataError if nothing would be left to train on or to score, and OSError if the
-    disk fails.
+    Empty documents are dropped. Raises DataError if nothing would be left to train on, unless the source is `whole`, or
+    to score, and OSError if the disk fails.
     """
+    spec = source.spec
+    needed: tuple[Part, ...] = ("valid",) if source.whole else ("train", "valid")
     path = folder / "documents.bin"
     with path.open("w+b") as spool:
         stored = _store(documents, spool)
         if not stored:
             raise DataError(f"{spec} holds no text; check what it names")
         alone = len(stored) == 1 and stored[0].part is None
-        parts = _cut(spec, stored[0], spool) if alone else split_documents(stored)
-        for name, part in parts.items():
-            if not part and name != "tune":
+        parts = _cut(source, stored[0], spool) if alone else split_documents(stored, source.whole)
+        for name in needed:
+            if not parts[name]:
                 raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
         if isinstance(tokenizer, TrainedTokenizer) and not tokenizer.content:
+            if not parts["train"]:
+                raise DataError(
+                    f"{spec} holds no text to train the tokenizer {tokenizer.name} on; give another --tokenizer"
+                )
             size = sum(document.size for document in parts["train"])
             note(f"training the tokenizer {tokenizer.name} on {size} bytes")
             tokenizer = tokenizer.trained(tokenizer.train(_read(document, spool) for document in parts["train"]))
@@ -188,21 +197,21 @@ def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocumen
     return list(stored.values())
 
 
-def _cut(spec: str, document: StoredDocument, spool: BinaryIO) -> Parts:
+def _cut(source: Source, document: StoredDocument, spool: BinaryIO) -> Parts:
     """The parts of a corpus that is a single document."""
-    content, size = _read(document, spool), document.size
-    first, second = cut_points(content)
-    if not 0 < first < second:
+    spec, content, size = source.spec, _read(document, spool), document.size
+    first, second = cut_points(content, source.whole)
+    if first >= second or (first == 0 and not source.whole):
         raise DataError(f"{spec} holds {size} bytes in all, too few to hold any out; add text to it")
+    trained = f"its first {first} bytes are for training, the next" if first else "its first"
     note(
-        f"{spec} is one document: its first {first} bytes are for training, the next {second - first} are held out, "
-        f"and its last {size - second} are for tuning"
+        f"{spec} is one document: {trained} {second - first} are held out, and its last {size - second} are for tuning"
     )
     bounds = dict(zip(PARTS, ((0, first), (first, second), (second, size)), strict=True))
     return {
         part: [StoredDocument(hashlib.sha256(content[a:b]).digest(), document.offset + a, b - a)]
         for part, (a, b) in bounds.items()
-    }
+    } | ({"train": []} if source.whole else {})
 
 
 def _write_tokens(path: Path, documents: list[StoredDocument], spool: BinaryIO, tokenizer: Tokenizer) -> list[int]:

@@ -42,6 +42,11 @@ class Corpus:
     origin: Mapping[str, str] = field(default_factory=dict)  # what identifies the version: python, revision
 
     @property
+    def known(self) -> Split:
+        """The text by which frequencies are counted: that for training, or where nothing is trained, for tuning."""
+        return self.train if self.train.bytes else self.tune
+
+    @property
     def vocab(self) -> int:
         """Number of tokens in the vocabulary."""
         return self.tokenizer.vocab

@@ -102,7 +102,7 @@ def _build(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
     partial.mkdir()
     try:
         documents, origin = source.read()
-        built = build_arrays(source.spec, documents, tokenizer, partial)
+        built = build_arrays(source, documents, tokenizer, partial)
         names = [*ARRAYS, *([TRAINED] if isinstance(tokenizer, TrainedTokenizer) else [])]
         files = {name: (_synced(partial / name).st_size, sha256(partial / name)) for name in names}
         index = {"key": folder.name, "spec": source.spec, **built._asdict(), "origin": dict(origin), "files": files}

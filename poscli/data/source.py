@@ -42,3 +42,4 @@ class Source:
     spec: str  # canonical: equal corpora have equal specs
     stamp: Any  # a JSON value that differs whenever the contents may differ, found without reading them
     read: Callable[[], Reading]  # raises DataError; so does iterating over the documents
+    whole: bool = False  # nothing is set aside for training

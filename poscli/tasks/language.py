@@ -41,7 +41,7 @@ class Language(Task):
         self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
         if isinstance(data.tokenizer, TrainedTokenizer):
             self.files = {TRAINED: data.tokenizer.content}
-        self.bytes_per_token = data.train.bytes / (len(data.train.tokens) - data.train.documents)
+        self.bytes_per_token = data.known.bytes / (len(data.known.tokens) - data.known.documents)
 
     @classmethod
     def open(cls, corpus: str, tokenizer: str | Tokenizer) -> Language:
@@ -94,8 +94,8 @@ class Language(Task):
 
     @cached_property
     def _surprise(self) -> NDArray[np.float64]:
-        """-log of the frequency of each token in the training text, `[vocab]`; one is added to every count."""
-        counts = np.ones(self.vocab)
-        for first in range(0, len(self.data.train.tokens), CHUNK_TOKENS):  # the text may be larger than the memory
-            counts += np.bincount(self.data.train.tokens[first : first + CHUNK_TOKENS], minlength=self.vocab)
+        """-log of the frequency of each token in text that is not scored, `[vocab]`; one is added to every count."""
+        counts, tokens = np.ones(self.vocab), self.data.known.tokens
+        for first in range(0, len(tokens), CHUNK_TOKENS):  # the text may be larger than the memory
+            counts += np.bincount(tokens[first : first + CHUNK_TOKENS], minlength=self.vocab)
         return np.log(counts.sum()) - np.log(counts)

@@ -46,7 +46,9 @@ SCALINGS: dict[str, dict[str, Any]] = {
 def stock(family: str, folder: Path, **changes: Any) -> tuple[Any, CheckpointModel]:
     """A random checkpoint as transformers runs it, and as poscli does."""
     checkpoint = make(family, folder / family, **changes)
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, use_safetensors=True).eval()
+    how = {"attn_implementation": "eager"} if family == "gpt2" else {}  # the only one that reads all keys
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, use_safetensors=True, **how)
+    model = loaded.eval()
     known = architecture(json.loads((checkpoint / "config.json").read_text()))
     return model, converted(copy.deepcopy(model), known)
 
@@ -97,6 +99,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt with norms behind": ("opt", {"do_layer_norm_before": False}),
     "gemma3 with a cap on logits": ("gemma3", {"final_logit_softcapping": 2.0}),
     "qwen3 with one head of keys": ("qwen3", {"num_key_value_heads": 1}),
+    "gpt2 without a scale": ("gpt2", {"scale_attn_weights": False}),
+    "gpt2 with a scale for each layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
     "llama with wide heads": ("llama", {"head_dim": 12, "attention_bias": True}),
 }
 

@@ -139,6 +139,7 @@ FOLDERS: dict[str, dict[str, bytes]] = {
     "a header that is no JSON": weights(framed(b"{")),
     "a header that is a list": weights(framed(b"[]")),
     "a tensor without a place": weights(framed(b'{"a": {}}')),
+    "a cache of the hub": {"snapshots/0123abc/config.json": b"{}", "refs/main": b"0123abc"},
     "a tensor that ends before it begins": weights(framed(b'{"a": {"data_offsets": [4, 2]}}')),
 }
 
@@ -156,6 +157,7 @@ def test_files_of_a_checkpoint(tmp_path: Path, snapshot: Snapshot) -> None:
 def filled(folder: Path, files: dict[str, bytes]) -> Path:
     folder.mkdir()
     for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder
 
@@ -185,6 +187,7 @@ WISHES: dict[str, tuple[Config, bytes, dict[str, Any]]] = {
     "falcon": (of("falcon", alibi=True, ffn_hidden_size=66), WEIGHTS, {}),
     "opt": (of("opt", ffn_dim=55), WEIGHTS, {}),
     "gemma3": (READ["gemma3 with types"], WEIGHTS, {}),
+    "quantised": (llama(quantization_config={"quant_method": "awq", "bits": 4}), WEIGHTS, {}),
     "the shortest": (llama(max_position_embeddings=8), WEIGHTS, {}),
     "too short": (llama(max_position_embeddings=7), WEIGHTS, {}),
     "too long": (llama(max_position_embeddings=2**30), WEIGHTS, {}),

@@ -21,7 +21,7 @@ from hub_stub import parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poscli.data import TOKENIZERS, Corpus, Split, Tokenizer, batch, load_corpus
+from poscli.data import TOKENIZERS, Corpus, Split, Tokenizer, batch, check_trainable, load_corpus
 from poscli.data.build import StoredDocument, cut_points, hold_out, split_documents
 from poscli.data.tokenizers import tokenizer
 from poscli.data.tokenizers.bytes import END
@@ -127,6 +127,30 @@ def test_a_cut_never_splits_a_character(text: str) -> None:
     first, second = cut_points(content)
     assert 0 < first < second < len(content)
     assert "".join(part.decode() for part in (content[:first], content[first:second], content[second:])) == text
+
+
+def test_of_a_whole_corpus_nothing_is_for_training(books: Path, tmp_path: Path, cache: Path) -> None:
+    """Three quarters are scored, of documents or of the bytes of a single one; the rest is for choosing."""
+    corpus = load_corpus(f"whole:text:{books}", cache=cache)
+    documents = len(list(books.iterdir()))
+    assert corpus.spec == f"whole:text:{books}"
+    assert (corpus.train.documents, corpus.train.bytes) == (0, 0)
+    assert corpus.valid.documents == documents - (documents + 2) // 4
+    assert corpus.valid.documents + corpus.tune.documents == documents
+    one = tmp_path / "one.txt"
+    one.write_text("".join(f"line {n:04d}\n" for n in range(4000)))
+    alone = load_corpus(f"whole:text:{one}", cache=cache)
+    assert alone.train.bytes == 0
+    assert alone.valid.bytes == pytest.approx(0.75 * one.stat().st_size, rel=0.06)
+    assert alone.valid.bytes + alone.tune.bytes == one.stat().st_size
+
+
+def test_nothing_can_be_trained_on_a_whole_corpus(books: Path, cache: Path) -> None:
+    corpus = load_corpus(f"whole:text:{books}", cache=cache)
+    with pytest.raises(DataError, match="has 0 bytes for training"):
+        check_trainable(corpus, 16)
+    with pytest.raises(DataError, match="no text to train the tokenizer bpe:300 on"):
+        load_corpus(f"whole:text:{books}", tokenizer="bpe:300", cache=cache)
 
 
 # --- the fingerprint and the cache

@@ -166,7 +166,7 @@ def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
     measured = []
     original = estimate.measured_step
     monkeypatch.setattr(estimate, "measured_step", lambda *a: measured.append(original(*a)) or measured[-1])
-    assert cli(*command, "--out", "measured").code == 0
+    assert cli(*command, "--out", "measured", "--yes").code == 0
     assert len(measured) == 1
     assert measured[0] > 0
     assert torch.equal(torch.get_rng_state(), before)
@@ -295,7 +295,7 @@ def test_a_step_that_does_not_fit_memory_or_patience_is_stopped(name, value, say
     ("seconds", "yes", "terminal", "answer", "says"),
     [
         (3000, False, False, None, ""),
-        (3 * DAY, False, False, None, "this takes about 3 days; lower --tokens"),
+        (2 * 3600, False, False, None, "this takes about 2:00:00; lower --tokens, or give --yes to start all the same"),
         (3 * DAY, True, False, None, ""),
         (70 * DAY, True, True, None, ""),
         (3000, False, True, None, ""),
@@ -305,12 +305,11 @@ def test_a_step_that_does_not_fit_memory_or_patience_is_stopped(name, value, say
         (1e17, False, True, None, "this takes about 1,000 years or more; lower --tokens, or give --yes"),
     ],
 )
-def test_long_work_starts_after_a_question_or_with_a_warning(seconds, yes, terminal, answer, says, monkeypatch):
-    """Months of it start only if they are asked for. In a pipe nobody could answer."""
+def test_long_work_starts_after_a_question(seconds, yes, terminal, answer, says, monkeypatch):
+    """Months of it, and hours in a pipe, where nobody could answer, start only if they are asked for."""
     said = []
     monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal)
     monkeypatch.setattr(plan, "err", SimpleNamespace(is_terminal=terminal))
-    monkeypatch.setattr(plan, "warn_once", said.append)
     monkeypatch.setattr("typer.confirm", lambda words, err: said.append(words) or answer)
     try:
         plan.confirm(seconds, "--tokens", yes=yes)

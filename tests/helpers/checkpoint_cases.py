@@ -296,6 +296,11 @@ FAULTY: dict[str, Config] = {
     "a window of no length": of("smollm3", use_sliding_window=True, **MIXED),
     "a list that is too long": of("smollm3", no_rope_layers=[1, 0, 1, 0]),
     # model types
+    "mpt with norms of queries and keys": sizes("mpt") | {"max_seq_len": 64, "attn_config": {"qk_ln": True}},
+    "mpt that sees a prefix": sizes("mpt") | {"max_seq_len": 64, "attn_config": {"prefix_lm": True}},
+    "quantised by gptq": llama(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "quantised by bitsandbytes": llama(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    "a length beyond belief": llama(max_position_embeddings=10**8),
     "mpt without alibi": sizes("mpt") | {"attn_config": {"alibi": False}},
     "mpt with other slopes": sizes("mpt") | {"max_seq_len": 64, "attn_config": {"alibi": True, "alibi_bias_max": 6}},
     "falcon with alibi, long": of("falcon", alibi=True, max_position_embeddings=3000),
@@ -309,6 +314,8 @@ LIMITS: tuple[tuple[Config, int], ...] = (
 
 # Configurations whose keys versions of transformers read from other places.
 MISPLACED: dict[str, Config] = {
+    "gpt2 without a scale": sizes("gpt2") | {"scale_attn_weights": False},
+    "gpt2 with a scale for each layer": sizes("gpt2") | {"scale_attn_by_inverse_layer_idx": True},
     "parameters of version 5": READ["parameters of version 5"],
     "theta within, and none at the top": llama(
         rope_theta=None, rope_scaling={"rope_type": "linear", "factor": 2.0, "rope_theta": 444.0}
