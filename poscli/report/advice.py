@@ -54,7 +54,7 @@ from poscli.statistics.comparison import (
 )  # fmt: skip
 from poscli.statistics.intervals import holm
 from poscli.system.errors import UsageError
-from poscli.system.text import printable_line
+from poscli.system.text import counted, printable_line
 
 BEST = "best"  # the word of the candidate with the largest gain
 
@@ -106,8 +106,9 @@ class Advice:
     train_length: int
     candidates: tuple[Candidate, ...]
     chosen: Candidate | None
-    documents: int
+    documents: int  # or spans of them, where they are too few
     seeds: int
+    spans_of: int = 0  # how many documents the spans are of; 0 for whole documents
     bits: str = "bits per byte"  # what losses are in
     untrained: str = ""  # why the model counts as not trained on text of this kind
 
@@ -150,6 +151,7 @@ def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> 
         chosen=chosen(candidates),
         documents=max((each.gain.documents for each in candidates), default=0),
         seeds=rows["seed"].nunique(),
+        spans_of=int(rows["documents"].max()) if (rows["resampled"] == "spans").any() else 0,
         bits=bits_per(rows),
         untrained=untrained(rows).get(model, ""),
     )
@@ -218,7 +220,9 @@ def answer(advice: Advice) -> list[str]:
 def notes(advice: Advice) -> list[str]:
     """What the numbers are, and over what their intervals are."""
     last = f"last {advice.train_length} tokens"
-    documents = f"{advice.documents} documents"
+    documents = counted(advice.documents, "document")
+    if advice.spans_of:
+        documents = f"{counted(advice.documents, 'span')} of {counted(advice.spans_of, 'document')}"
     few = advice.seeds < FEWEST_SEEDS
     over = f"{documents} only: this one training of the model" if few else f"{advice.seeds} seeds and {documents}"
     lines = [
@@ -228,6 +232,8 @@ def notes(advice: Advice) -> list[str]:
         "as it is",
         f"95 % intervals are over {over}",
     ]
+    if advice.spans_of:
+        lines.append("spans of a document are not independent: true intervals are wider")
     seen = {each.verdict for each in advice.candidates}
     return lines + [f"{word}: {meaning}" for word, meaning in meanings(advice.bits).items() if word in seen]
 

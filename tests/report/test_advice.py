@@ -107,6 +107,14 @@ def test_runs_are_compared_with_those_of_the_same_seed(own, other, common):
     assert yarn.verdict == ("uses context" if common >= 3 else "may use context")
 
 
+def test_spans_of_one_text_are_not_said_to_be_documents():
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.2))
+    advice = advice_on(rows.assign(resampled="spans", documents=1), LossTable(units), "m", T)
+    said = notes(advice)
+    assert "95 % intervals are over 16 spans of 1 document only: this one training of the model" in said
+    assert "spans of a document are not independent: true intervals are wider" in said
+
+
 def numbers(each):
     gain, cost = ([*some.numbers, some.p, some.documents] for some in (each.gain, each.cost))
     return [*gain, *cost, each.price]
