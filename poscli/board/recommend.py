@@ -263,7 +263,7 @@ def unknown_of(found: Recommendation) -> list[str]:
     said = [
         f"Your L is {wishes.length:,} tokens, and these models, of {row.parameters / 1e6:.2f} million parameters, were "
         f"trained at L = {table.length}, on {(train.tokens or 0) / 1e6:g} million tokens. Whether the order is the "
-        "same at yours is not known; results/published/scale has what larger models found.",
+        "same at yours is not known; docs/SCALE.md says what larger models found.",
         f"The numbers are means over {listed(list(table.texts))}, in which a longer context pays at all.",
     ]
     if asked > found.multiple:

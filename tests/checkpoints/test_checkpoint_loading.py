@@ -40,9 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("corpus") / "text.jsonl"
     texts = [" ".join(f"{n} ships and {n * first} gulls" for n in range(first, first + 400)) for first in range(8)]
     file.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
-    open_task(
-        "language", f"whole:jsonl:{file}", f"hf:{make('llama', file.parent / 'llama')}"
-    )  # said once
+    open_task("language", f"whole:jsonl:{file}", f"hf:{make('llama', file.parent / 'llama')}")  # said once
     return f"jsonl:{file}"
 
 

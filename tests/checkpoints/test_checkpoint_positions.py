@@ -115,6 +115,18 @@ def test_settings_of_attention_leave_the_logits_those_of_the_stock_model(name: s
     assert apart(plain(input_ids=tokens(LENGTH), use_cache=False).logits, expected) > 0.01  # the setting does something
 
 
+def test_the_eager_attention_of_falcon_adds_its_alibi_twice(tmp_path: Path) -> None:
+    """A claim of `poscli card`."""
+    once, ours = stock("falcon-alibi", tmp_path)
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "falcon-alibi", use_safetensors=True, attn_implementation="eager"
+    )
+    twice = with_encoding(ours, "alibi(before_scale=true,scale=2)", ours.architecture.spec)
+    eager = loaded.eval()(input_ids=tokens(LENGTH), use_cache=False).logits
+    assert apart(in_slices(twice, LENGTH), eager) < ROUNDING
+    assert apart(once(input_ids=tokens(LENGTH), use_cache=False).logits, eager) > 0.01
+
+
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_each_scaling_gives_the_stock_logits(family: str, scaling: str, tmp_path: Path) -> None:
