@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from poscli.board.arrays import TableOfCells, Triple
 from poscli.board.page.about import FLASH, about
+from poscli.board.scaling import SizeFits
 from poscli.board.standings import Row, better_among, pairs_among, standings_among
 from poscli.board.tables import multiple_text, name_on_board, number_text, with_interval
 from poscli.drawing.text import listed, named
@@ -255,15 +256,15 @@ def _price_in_words(price: Price) -> str:
     return f"{price.option} {shown} {cost}; without it the best is {named(price.without)}."
 
 
-def unknown_of(found: Recommendation) -> list[str]:
-    """What the board cannot say about this."""
+def unknown_of(found: Recommendation, fits: SizeFits | None = None) -> list[str]:
+    """What the board cannot say about this, and what the fits to models of other sizes say of it, if there are any."""
     table, wishes, row = found.table, found.wishes, found.choices[0].row
     train = table.season.train
     asked = wishes.max_len / wishes.length
     said = [
         f"Your L is {wishes.length:,} tokens, and these models, of {row.parameters / 1e6:.2f} million parameters, were "
         f"trained at L = {table.length}, on {(train.tokens or 0) / 1e6:g} million tokens. Whether the order is the "
-        "same at yours is not known; docs/SCALE.md says what larger models found.",
+        f"same at yours is not known; docs/SCALE.md says what larger models found.{_of_other_lengths(row, fits)}",
         f"The numbers are means over {listed(list(table.texts))}, in which a longer context pays at all.",
     ]
     if asked > found.multiple:
@@ -275,6 +276,21 @@ def unknown_of(found: Recommendation) -> list[str]:
     if not math.isnan(row.harmful) and row.harmful <= found.multiple:
         said.append(f"It is shown to be harmed from {multiple_text(row.harmful)} on.")
     return said
+
+
+def _of_other_lengths(row: Row, fits: SizeFits | None) -> str:
+    """What doubling L changes in an encoding, by the fits to models of other sizes; "" if none tells."""
+    spec = spec_in_label(row.encoding)
+    if fits is None or AS in row.encoding or fits.slopes_of.get(spec) != (spec,):
+        return ""
+    effects = [
+        f"{with_interval(fits.slopes(spec, text).per_octave['length'], '+.2f')} on {text}" for text in fits.texts
+    ]
+    low, high = fits.ranges()["length"]
+    return (
+        f" From L = {low} to {high}, each doubling of L changed its loss at 16x, less that at L, by {listed(effects)}, "
+        "in bits per token."
+    )
 
 
 def choice_columns(found: Recommendation) -> list[Column]:

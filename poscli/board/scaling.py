@@ -246,12 +246,18 @@ class SizeFits:
         return Predicted(encoding, text, changes, order, (value, high, low))
 
 
-def read_scaling(folder: Path) -> SizeFits:
-    """The fits to the cells in a folder; DataError if the star has no model there."""
+def fits_in(folder: Path) -> SizeFits | None:
+    """The fits to the cells in a folder; None if the star has too few models there."""
     board, star = current_season(), season_of(STAR)
     rows = pd.concat([losses_by_size(folder, season) for season in (star, board)], ignore_index=True)
     fits = SizeFits(rows, star)
-    if not fits.slopes_of:
+    return fits if fits.slopes_of else None
+
+
+def read_scaling(folder: Path) -> SizeFits:
+    """The fits to the cells in a folder; DataError if the star has too few models there."""
+    fits = fits_in(folder)
+    if fits is None:
         raise DataError(
             f"{folder} has too few models of other sizes for a fit; `poscli board run --season {STAR.stem}` trains them"
         )

@@ -70,7 +70,7 @@ def cells(tmp_path_factory) -> Path:
     for table in star.table:
         plant(folder, planted(size_of(star, table)), table=table.name, season=star, seeds=1, **EXACT)
     board = {**planted(CENTER), "clipped": (2.0, 1.9), "xpos": (2.0, 2.3), "path": (2.0, 2.1), "mine.py:Mine": (2, 2)}
-    plant(folder, board, seeds=1, **EXACT)
+    plant(folder, board, **EXACT)
     return folder
 
 
@@ -118,6 +118,13 @@ def test_a_context_harms_from_where_its_change_is_no_longer_small(cells):
     rope = 2 ** (4 * 0.02 / (PER_TOKEN * 0.6))
     assert found["rope"]["fails"][0] == pytest.approx(rope, abs=0.02)
     assert found["kerple-log"]["fails"][0] in (None, math.inf)
+
+
+def test_what_is_recommended_says_what_a_longer_training_length_changes(cells):
+    done = cli("recommend", "--cells", cells, "--length", 4096, "--max-len", 65536, "--no-parameters")
+    said = " ".join(done.out.split())
+    assert done.code == 0, done.err
+    assert "From L = 32 to 256, each doubling of L changed its loss at 16x, less that at L, by " in said
 
 
 def test_slopes_are_what_a_doubling_changes(cells):

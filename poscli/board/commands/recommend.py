@@ -16,6 +16,7 @@ from poscli.system.errors import DataError
 
 if TYPE_CHECKING:
     from poscli.board.recommend import Recommendation
+    from poscli.board.scaling import SizeFits
 
 SHOWN = 8  # choices in the table
 
@@ -53,6 +54,7 @@ def recommend_encoding(
     """
     from poscli.board.arrays import tables_of_cells
     from poscli.board.recommend import Wishes, recommend
+    from poscli.board.scaling import fits_in
     from poscli.board.season import season_of, table_names
 
     season = season_of(season_)
@@ -62,10 +64,11 @@ def recommend_encoding(
         raise DataError(f"there are no cells of table {chosen!r} in {cells}; make some with `poscli board run`")
     wishes = Wishes(length, max_len, trained, flash, vllm, no_parameters, slowdown)
     found = recommend(tables[chosen], wishes)
-    emit(json_, _document(found), lambda: _show(found))
+    fits = fits_in(cells)
+    emit(json_, _document(found, fits), lambda: _show(found, fits))
 
 
-def _document(found: Recommendation) -> dict[str, Any]:
+def _document(found: Recommendation, fits: SizeFits | None) -> dict[str, Any]:
     from poscli.board.recommend import architecture_in_vllm, sentences_of, unknown_of
     from poscli.board.tables import name_on_board, plain_json
 
@@ -87,13 +90,13 @@ def _document(found: Recommendation) -> dict[str, Any]:
             ],
             "prices": [asdict(price) for price in found.prices],
             "answers": sentences_of(found),
-            "unknown": unknown_of(found),
+            "unknown": unknown_of(found, fits),
         }
     )
     return document
 
 
-def _show(found: Recommendation) -> None:
+def _show(found: Recommendation, fits: SizeFits | None) -> None:
     """Print the answer, the first choices, and what is not known."""
     from rich.text import Text
 
@@ -107,5 +110,5 @@ def _show(found: Recommendation) -> None:
     styles = ["bold" if each.first == 1 else "" for each in found.choices]
     console.print(grid_of(columns, range(rows), styles, title=f"\nThe first {rows} of {len(found.choices)}"))
     console.print(Text("Not known", style="bold"))
-    for line in unknown_of(found):
+    for line in unknown_of(found, fits):
         console.print(Text(f"- {line}"))
