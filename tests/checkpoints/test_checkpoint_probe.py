@@ -65,6 +65,12 @@ def angles_in_bfloat16(stock: Any) -> None:
     rotary(stock).forward = types.MethodType(forward, rotary(stock))
 
 
+def positions_end_at_the_length(stock: Any) -> None:
+    """As in a table of angles that ends there: nothing differs within the trained length."""
+    original = rotary(stock).forward
+    rotary(stock).forward = lambda x, position_ids: original(x, position_ids.clamp(max=LENGTH))
+
+
 def nothing(stock: Any) -> None:
     pass
 
@@ -74,6 +80,7 @@ def nothing(stock: Any) -> None:
     [
         (frequencies_in_bfloat16, {"frequencies-differ"}, "layers 0-2"),
         (angles_in_bfloat16, {"positions-not-relative", "logits-differ"}, "at 256"),
+        (positions_end_at_the_length, {"positions-not-relative", "logits-differ"}, "at 256"),
     ],
 )
 def test_planted_faults_of_the_arithmetic_are_named(
