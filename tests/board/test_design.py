@@ -1,6 +1,5 @@
 """`poscli design`: designs follow from how far back a text repeats itself, and orders from other texts are tested."""
 
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,8 @@ from planted_board import plant
 
 from poscli.board.cells import TextProfile, profile_file, write_kept
 from poscli.board.season import current_season
+from poscli.config.suite import load_suite
+from poscli.sweep.job import jobs_of
 
 EXPONENTS = {"code": 0.5, "prose": 1.0, "records": 1.5, "echo": 2.0}
 LOSSES = {"alibi": (2.0, 1.9), "kerple-log": (2.0, 1.8), "fox": (2.0, 2.0), "rope": (2.0, 2.8), "none": (3.0, 1.0)}
@@ -80,12 +81,12 @@ def test_the_suite_tries_every_design_beside_its_default(cells, tmp_path):
     text = repeating(tmp_path, FAR)
     done = design(cells, text, "--to", tmp_path / "tried")
     assert done.code == 0, done.err
-    suite = tomllib.loads((tmp_path / "tried" / "suite.toml").read_text())
-    assert (suite["train"]["corpus"], suite["train"]["length"], len(suite["seeds"])) == (text, 32, 3)
-    assert {"alibi", "kerple-log", "t5", "rope"} < set(suite["encodings"])
-    assert len(suite["encodings"]) == 10
-    planned = cli("run", tmp_path / "tried" / "suite.toml", "--dry-run", "--json", "--out", tmp_path / "results")
-    assert planned.code == 0, planned.err
+    suite = load_suite(tmp_path / "tried" / "suite.toml")
+    assert (suite.train.corpus, suite.train.length, len(suite.seeds)) == (text, 32, 3)
+    jobs = jobs_of(suite, "cpu", tmp_path / "runs")  # every spec can be trained
+    trained = {job.config.encoding for job in jobs}
+    assert {"alibi", "kerple-log", "t5", "rope"} < trained
+    assert (len(trained), len(jobs)) == (10, 30)
 
 
 def test_the_written_encoding_is_right(cells, tmp_path):
