@@ -15,8 +15,8 @@ from poscli.specs import with_layouts
 from poscli.system.text import counted
 
 SLOPES_LEGEND = (
-    f"What a doubling adds to the loss at {RATIOS[-1]} L less that at L, in bits per token, with its 95 % interval; "
-    "outside of it lies what is shown."
+    f"What a doubling adds to the loss at {RATIOS[-1]} L less that at L, in bits per token, with its 95 % interval: "
+    "where that leaves out 0, the doubling is shown to change something."
 )
 
 
