@@ -182,8 +182,9 @@ def _pairs(both: pd.DataFrame, seeds: dict[tuple[str, str], pd.Series]) -> pd.Da
     for text, of in both.groupby("text", sort=False):
         for (_, one), (_, other) in combinations(of.iterrows(), 2):
             apart = (seeds[text, one["encoding"]] - seeds[text, other["encoding"]]).dropna()
-            if abs(apart.mean()) > SEPARABLE and abs(np.sign(apart).sum()) == len(apart):
-                expected = one[f"{LONGEST}_predicted"] - other[f"{LONGEST}_predicted"]
+            expected = one[f"{LONGEST}_predicted"] - other[f"{LONGEST}_predicted"]
+            told = abs(apart.mean()) > SEPARABLE and abs(np.sign(apart).sum()) == len(apart)
+            if told and not math.isnan(expected):
                 held = expected * apart.mean() > 0
                 rows.append((text, one["encoding"], other["encoding"], expected, apart.mean(), held))
     columns = ["text", "one", "other", "predicted", "found", "held"]

@@ -97,7 +97,12 @@ class Fit:
     degrees: int
 
     def at(self, encoding: str, size: Size) -> Triple:
-        """The outcome of one more model, with its 95 % interval; infinite if no residual is left to tell."""
+        """The outcome of one more model, with its 95 % interval; infinite if no residual is left to tell.
+
+        All are NaN for an encoding that was not fitted.
+        """
+        if encoding not in self.intercepts:
+            return math.nan, math.nan, math.nan
         x = self._row(encoding, size)
         value = float(x @ self.coefficients)
         if self.degrees < 1:
@@ -128,7 +133,7 @@ class Fit:
 
 
 def fit(rows: pd.DataFrame, outcome: str) -> Fit:
-    """Fit an outcome to rows of some encodings on one text (`losses_by_size`)."""
+    """Fit an outcome to rows of some encodings on one text (`losses_by_size`); to nothing if they are too few sizes."""
     rows = rows[rows[outcome].notna()]
     names = sorted(set(rows["encoding"]))
     x = np.zeros((len(rows), len(names) + len(DIRECTIONS)))
@@ -136,6 +141,8 @@ def fit(rows: pd.DataFrame, outcome: str) -> Fit:
     x[:, len(names) :] = np.log2(rows[list(DIRECTIONS)].to_numpy(float))
     y = rows[outcome].to_numpy(float)
     coefficients, _, rank, _ = np.linalg.lstsq(x, y)
+    if rank < x.shape[1]:
+        names = []
     degrees = len(y) - int(rank)
     spread = math.sqrt(float(np.sum((y - x @ coefficients) ** 2)) / degrees) if degrees else math.nan
     covariance = np.linalg.pinv(x.T @ x).astype(float)

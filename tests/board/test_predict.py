@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_runner import cli
-from planted_board import BYTES, TOKENS, plant
+from planted_board import BYTES, TOKENS, plant, plant_star
 
-from poscli.board.scaling import STAR, Size, size_of
+from poscli.board.scaling import STAR, Size
 from poscli.board.season import season_of
 from poscli.specs import parse
 
@@ -66,9 +66,7 @@ def planted(size: Size) -> dict[str, tuple[float, float]]:
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cells")
-    star = season_of(STAR)
-    for table in star.table:
-        plant(folder, planted(size_of(star, table)), table=table.name, season=star, seeds=1, **EXACT)
+    plant_star(folder, planted)
     board = {**planted(CENTER), "clipped": (2.0, 1.9), "xpos": (2.0, 2.3), "path": (2.0, 2.1), "mine.py:Mine": (2, 2)}
     plant(folder, board, **EXACT)
     return folder
@@ -213,6 +211,16 @@ def test_what_is_wrong_is_said_in_one_line(cells, options, message):
     assert done.code == 2
     assert message in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_where_an_encoding_of_the_star_is_missing_changes_are_predicted_and_no_order(tmp_path):
+    plant_star(tmp_path, lambda size: {name: losses for name, losses in planted(size).items() if name != "fox"})
+    plant(tmp_path, planted(CENTER), **EXACT)
+    found = predicted(tmp_path, *sized(LARGER))
+    assert "fox" not in found
+    assert found["rope"]["changes"][-1][0] == pytest.approx(PER_TOKEN * change("rope", LARGER), abs=0.01)
+    assert found["rope"]["order"] == [None, None, None]
+    assert "alibi" in predict(tmp_path).out
 
 
 def test_without_other_sizes_it_says_how_to_train_them(tmp_path):

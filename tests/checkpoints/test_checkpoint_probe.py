@@ -80,7 +80,7 @@ def nothing(stock: Any) -> None:
     [
         (frequencies_in_bfloat16, {"frequencies-differ"}, "layers 0-2"),
         (angles_in_bfloat16, {"positions-not-relative", "logits-differ"}, "at 256"),
-        (positions_end_at_the_length, {"positions-not-relative", "logits-differ"}, "at 256"),
+        (positions_end_at_the_length, {"positions-not-relative", "logits-differ"}, "at position 256"),
     ],
 )
 def test_planted_faults_of_the_arithmetic_are_named(

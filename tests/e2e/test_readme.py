@@ -7,7 +7,7 @@ import tomllib
 import pytest
 from checkpoints import make, write_corpus
 from cli_runner import NANO, ROOT, SHORT, cli
-from planted_board import plant
+from planted_board import plant, plant_star
 
 from poscli.data import CORPORA
 
@@ -104,7 +104,12 @@ def done(tmp_path_factory):
     write_suites(folder)
     make("llama", folder / "checkpoint")
     write_corpus(folder / "text.jsonl")
-    plant(folder / "results" / "board" / "cells", {"rope": (2.0, 2.9), "alibi": (2.05, 2.03), "fox": (2.0, 1.9)})
+    cells, losses = (
+        folder / "results" / "board" / "cells",
+        {"rope": (2.0, 2.9), "alibi": (2.05, 2.03), "fox": (2.0, 1.9)},
+    )
+    plant(cells, losses)
+    plant_star(cells, lambda size: losses)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("POSCLI_QUIET", "")

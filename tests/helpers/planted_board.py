@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, documents_file, write_kept
-from poscli.board.season import Season, current_season
+from poscli.board.scaling import Size, size_of
+from poscli.board.season import STAR, Season, current_season, season_of
 from poscli.statistics.comparison import LN2
 
 TOKENS, BYTES = 16, 36  # of each document
@@ -85,3 +86,11 @@ def plant(
                 )
                 write_kept(folder / cell.file, cell)
     return season
+
+
+def plant_star(folder: Path, losses: Callable[[Size], Mapping[str, Sequence[float]]], documents: int = 4) -> None:
+    """Write cells of the star without noise: `losses` are those of models of a size, as in `plant`."""
+    star = season_of(STAR)
+    for table in star.table:
+        planted = losses(size_of(star, table))
+        plant(folder, planted, table=table.name, season=star, seeds=1, documents=documents, seed_sd=0, document_sd=0)

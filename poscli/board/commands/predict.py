@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -105,7 +106,8 @@ def _show(fits: SizeFits, size: Size, predicted: dict[str, list[Predicted]]) -> 
         console.print(
             Text(f"Beyond what was fitted, so that this is an extrapolation: {'; '.join(beyond)}", style="yellow")
         )
-    for text, rows in predicted.items():
+    for text, found in predicted.items():
+        rows = sorted(found, key=lambda row: (math.isnan(row.order[0]), row.order[0]))
         console.print(grid_of(prediction_columns(rows), range(len(rows)), title=f"\n{text}"))
     for line in prediction_legend([row for rows in predicted.values() for row in rows], fits):
         console.print(Text(line, style="dim"))
