@@ -19,6 +19,7 @@ import torch
 from cli_runner import assert_refused, cli, document, run_of
 from toys import first
 
+from poscli.data import Corpus, Split
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.load import load_model
@@ -226,8 +227,9 @@ def test_a_guess_is_a_distribution_over_the_vocabulary(name: str) -> None:
 def test_a_guess_knows_the_frequencies_of_the_training_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language, "CHUNK_TOKENS", 3)  # so that the counts of several parts are added
     tokens = np.array([4, 0, 1, 1, 4, 1, 2], np.uint16)
-    train = SimpleNamespace(tokens=tokens, bytes=5, documents=2)
-    corpus: Any = SimpleNamespace(spec="", fingerprint="", vocab=5, train=train, valid=None, tokenizer=None)
+    train, none = Split(tokens, np.array([0, 2, 7]), 5), Split(tokens[:0], np.array([0]))
+    coder: Any = SimpleNamespace(vocab=5)
+    corpus = Corpus("", "", coder, train, none, none)
     loss = language.Language(corpus).unigram(np.array([[1, 3]]))  # counts 3 and 0, of 7; one is added to each of 5
     assert loss == pytest.approx(np.array([[-np.log(4 / 12), -np.log(1 / 12)]]))
 
