@@ -34,10 +34,10 @@ COUNT ?= 300
 install: $(CORE)
 
 demo: $(CORE)
-	$(BIN)/poscli run suites/quick.toml
+	$(BIN)/poscli run suites/quick.toml --yes
 
 smoke: $(CORE)
-	$(BIN)/poscli run suites/smoke.toml
+	$(BIN)/poscli run suites/smoke.toml --yes
 
 check: $(DEV)
 	$(BIN)/ruff format --check .
@@ -101,7 +101,7 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/against.py nanogpt-like --resume --out results/published/bench
 
 publish: $(BROWSER)
-	$(BIN)/poscli run suites/quick.toml --to results/published/quick
+	$(BIN)/poscli run suites/quick.toml --yes --to results/published/quick
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m page_picture results/published/quick/report.html results/published/quick/page.png
 	$(BIN)/poscli run suites/after-training.toml --yes --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe

@@ -102,7 +102,7 @@ class TableOfCells:
         self.answers = [cell for cell in answers if cell.task in tasks]
         _refuse_mixtures(cells, season)
         self.cells: dict[tuple[Entry, int], dict[tuple[str, int], Cell]] = {}  # entry and training length
-        for cell in _newest(cells):
+        for cell in of_newest_source(cells):
             of_model = self.cells.setdefault(((cell.encoding, bool(cell.recipe)), cell.trained_at), {})
             of_model[cell.text, cell.seed] = cell
         known = [cell for cell in cells if cell.trained_at == length and cell.documents]
@@ -308,10 +308,10 @@ def _refuse_mixtures(cells: Sequence[Cell], season: Season) -> None:
             )
 
 
-def _newest(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of the newest source of every encoding, the older ones left out."""
-    newest: dict[tuple[str, bool, int], tuple[str, str]] = {}
+def of_newest_source(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of the newest source of every encoding in a table, the older ones left out."""
+    newest: dict[tuple[str, str, bool, int], tuple[str, str]] = {}
     for cell in cells:
-        key = (cell.encoding, bool(cell.recipe), cell.trained_at)
+        key = (cell.table, cell.encoding, bool(cell.recipe), cell.trained_at)
         newest[key] = max(newest.get(key, ("", "")), (cell.origin.date, cell.source))
-    return [c for c in cells if newest[c.encoding, bool(c.recipe), c.trained_at][1] == c.source]
+    return [c for c in cells if newest[c.table, c.encoding, bool(c.recipe), c.trained_at][1] == c.source]

@@ -36,13 +36,15 @@ from poscli.board.scaling import (
     losses_by_size,
     size_of,
 )
-from poscli.board.season import Season, season_of
+from poscli.board.season import STAR, Season, season_of
+from poscli.report.groups import AS
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.system.files import read_bytes, write_atomic
 
 WITHIN = 1.5  # a failure length that is off by no more than this factor counts as predicted
 DRAWS = 2000  # of encodings, for the interval of a share of pairs
+ENDS = ("", "_low", "_high")  # of a column's name: the prediction and its 95 % interval
 DATED = "# registered "  # begins the first line
 
 
@@ -82,7 +84,7 @@ class Score:
 def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
     """Write what the fits predict of the models in a folder's season.toml; returns the file, and what has no fit.
 
-    UsageError if there is a prediction, or if models were trained already.
+    UsageError if there is a prediction, if models were trained already, or if the fits give no order.
     """
     season, file = _season(folder), folder / "predicted.csv"
     (table,) = season.table
@@ -90,16 +92,25 @@ def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
         raise UsageError(f"{file} is a prediction already, which must not change; register another in another folder")
     if read_cells(folder / "cells", season.name):
         raise UsageError(f"{folder / 'cells'} has models already: what they lose can no longer be predicted")
-    size, rows, without = size_of(season, table), [], []
-    for encoding in (str(parse(spec)) for spec in table.encodings):
-        if encoding not in fits.slopes_of:
-            without.append(encoding)
-            continue
-        for text in fits.texts:
+    size, rows = size_of(season, table), []
+    encodings = [str(parse(spec)) for spec in table.encodings]
+    without = [encoding for encoding in encodings if encoding not in fits.slopes_of]
+    for text in fits.texts:
+        middle = fits.middle(text, size)
+        for encoding in encodings:
+            if encoding in without:
+                continue
             found = fits.predict(encoding, text, size)
-            row = {"encoding": encoding, "text": text, LONGEST: fits.middle(text, size) + found.order[0]}
-            row |= {name: change[0] for name, change in zip(CHANGES, found.changes, strict=True)}
-            rows.append(row | {"fails": found.fails[0], "fails_low": found.fails[1], "fails_high": found.fails[2]})
+            if math.isnan(found.order[0]):
+                raise UsageError(
+                    f"nothing tells the order of {encoding} on {text} yet: the star lacks models; "
+                    f"`poscli board run --season {STAR.stem}` trains them"
+                )
+            row = {"encoding": encoding, "text": text, LONGEST: middle + found.order[0]}
+            named = zip((*CHANGES, "fails"), (*found.changes, found.fails), strict=True)
+            rows.append(
+                row | {name + end: value for name, three in named for end, value in zip(ENDS, three, strict=True)}
+            )
     if not rows:
         raise UsageError(f"no encoding of {folder / 'season.toml'} has a fit; give it some of {list(fits.slopes_of)}")
     content = f"{DATED}{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
@@ -146,6 +157,9 @@ def score_predictions(folder: Path) -> Score:
             Miss(row["text"], f"{row['encoding']} at {ratio} L", row[f"{name}_predicted"], row[name])
             for _, row in named[~held].iterrows()
         ]
+    if all(f"{name}{end}" in both for name in CHANGES for end in ENDS[1:]):
+        within = [both[name].between(both[f"{name}_low"], both[f"{name}_high"]) for name in CHANGES]
+        shares.append(Share("change within its 95 % interval", int(sum(map(sum, within))), len(CHANGES) * len(both)))
     shares += _failures(both)
     misses.sort(key=lambda miss: -abs(miss.found - miss.predicted))
     of_seeds = rows.groupby("seed").ngroups
@@ -154,10 +168,12 @@ def score_predictions(folder: Path) -> Score:
 
 def canonical(label: str) -> str:
     """The name in cells of an encoding, or of a model that is read as another one."""
-    return " as ".join(str(parse(part)) for part in label.split(" as "))
+    return AS.join(str(parse(part)) for part in label.split(AS))
 
 
 def _season(folder: Path) -> Season:
+    if not (folder / "season.toml").is_file():
+        raise UsageError(f"{folder} has no season.toml, which says what is to be trained; write one like {STAR}")
     season = season_of(folder / "season.toml")
     if len(season.table) != 1:
         raise UsageError(f"{folder / 'season.toml'} has {len(season.table)} tables; predictions are of one")

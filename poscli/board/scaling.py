@@ -24,7 +24,7 @@ import pandas as pd
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.board.arrays import Triple
+from poscli.board.arrays import Triple, of_newest_source
 from poscli.board.cells import PER_NAT, read_cells, read_documents
 from poscli.board.season import STAR, Season, SeasonTable, current_season, season_of
 from poscli.config.resolve import model_config
@@ -72,7 +72,7 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
     documents = read_documents(folder, season.name)
     sizes = {table.name: size_of(season, table) for table in season.table}
     rows = []
-    for cell in read_cells(folder, season.name):
+    for cell in of_newest_source(read_cells(folder, season.name)):
         size = sizes.get(cell.table)
         if size is None or cell.trained_at != size.length or cell.recipe or any(each != "ok" for each in cell.status):
             continue

@@ -309,7 +309,7 @@ def _scores_scaled_by_eager_only(model: Readings) -> Places:
             yield {"key": key, "value": value}
 
 
-def _norms_of_mpt(model: Readings) -> Places:
+def _left_out_by_mpt(model: Readings) -> Places:
     for key, lost in (
         ("qk_ln", "has no norms of queries and keys, and drops their weights"),
         ("prefix_lm", "lets no token see a later one"),
@@ -417,7 +417,7 @@ FAULTS = (
     ),
     Rule(
         "attention-of-mpt-left-out",
-        _norms_of_mpt,
+        _left_out_by_mpt,
         "attn_config has {key} true, and transformers' model of type mpt {lost}.",
         "Run the checkpoint with the code that it was trained with.",
         read_by=types("mpt"),

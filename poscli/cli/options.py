@@ -18,15 +18,24 @@ import typer
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from poscli.cli.complete import OF_FIELDS
+from poscli.cli import complete
 from poscli.config.request import Ratio
 from poscli.config.validate import MOST, Longest, TokenCount, rule, validated, write_count
 from poscli.system.errors import UsageError
 
-__all__ = ["MOST", "AddedOptions", "Device", "Json", "Nested", "Out", "carried", "from_model", "with_added"]
+__all__ = [
+    "MOST", "AddedOptions", "Device", "Json", "Nested", "Out", "TextArgument", "TokenizerOption", "carried",
+    "from_model", "read_option", "with_added",
+]  # fmt: skip
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+TextArgument = Annotated[
+    str, typer.Argument(help="A text as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora)
+]
+TokenizerOption = Annotated[
+    str, typer.Option("--tokenizer", help="As in training: bytes, bpe:4096.", autocompletion=complete.tokenizers)
+]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]
 
 
@@ -117,8 +126,12 @@ def _option(name: str, path: tuple[str, ...], field: FieldInfo, flags: Flags, sh
     """The option of a field. With `shown`, the option has no default, and --help shows that text as the default."""
     names = flags.get(name) or ("--" + path[-1].replace("_", "-"),)
     kind, default, read = _type(field, names[0])
-    complete = OF_FIELDS.get(name)
-    option = typer.Option(*names, help=field.description, show_default=shown or True, autocompletion=complete)
+    option = typer.Option(
+        *names,
+        help=field.description,
+        show_default=shown or True,
+        autocompletion=complete.OF_FIELDS.get(name),
+    )
     default = None if shown else default
     return FieldOption(
         _parameter(name, Annotated[kind | None if default is None else kind, option], default), path, read

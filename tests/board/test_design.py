@@ -126,6 +126,13 @@ def test_a_text_without_copies_is_refused(cells, tmp_path):
     assert "a design needs 100: give a longer text, or a smaller --length" in done.err
 
 
+def test_short_documents_are_refused(cells, tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"{number} " * 20)
+    done = design(cells, f"text:{tmp_path}")
+    assert "no held-out document is longer than 16 times L, 512 tokens" in done.err
+
+
 def test_a_board_without_profiles_is_refused(tmp_path):
     plant(tmp_path / "cells", LOSSES, documents=4)
     (tmp_path / "text").mkdir()

@@ -160,6 +160,8 @@ def test_predictions_that_hold_are_counted(held_out):
     shares = {share["of"]: (share["right"], share["count"]) for share in found["shares"]}
     assert shares["order"] == (6, 6)
     assert shares["harm or gain at 16 L"] == (4, 4)
+    assert shares["change within its 95 % interval"][1] == 16
+    assert shares["change within its 95 % interval"][0] >= 8  # planted without noise, intervals are as wide as rounding
     assert shares["failure length within a factor of 1.5"] == (2, 2)
     assert shares["no failure up to 16 L"] == (2, 2)
     assert (found["ceiling"]["right"], found["ceiling"]["count"]) == (12, 12)
@@ -174,6 +176,8 @@ def test_misses_come_first_and_the_largest_of_them_at_the_top(held_out):
     misses, held = (next(n for n, line in enumerate(lines) if begin in line) for begin in ("misses", "What held"))
     assert misses < held
     assert "none" in lines[misses + 4]
+    shares = {share["of"]: share for share in cli("predict", "--score", held_out, "--json").json["shares"]}
+    assert shares["change within its 95 % interval"]["right"] <= 4  # of 12: alibi does what is predicted
 
 
 def test_a_prediction_stays_as_it_was(cells, held_out):
@@ -203,7 +207,7 @@ def test_what_was_trained_before_is_no_prediction(cells, held_out, tmp_path):
         (["--text", "echo"], "--text 'echo': nothing is fitted there"),
         (["--tokens", "many"], "--tokens 'many'"),
         (["--register", "a", "--score", "b"], "between the two lies the training"),
-        (["--score", "nowhere"], "there is no season"),
+        (["--score", "nowhere"], "nowhere has no season.toml, which says what is to be trained"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(cells, options, message):
@@ -221,6 +225,21 @@ def test_where_an_encoding_of_the_star_is_missing_changes_are_predicted_and_no_o
     assert found["rope"]["changes"][-1][0] == pytest.approx(PER_TOKEN * change("rope", LARGER), abs=0.01)
     assert found["rope"]["order"] == [None, None, None]
     assert "alibi" in predict(tmp_path).out
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "season.toml").write_text(HELD_OUT)
+    done = predict(tmp_path, "--register", tmp_path / "held")
+    assert (done.code, "nothing tells the order of none on code yet" in done.err) == (2, True), done.err
+
+
+def test_of_an_edited_encoding_the_newest_source_counts(tmp_path):
+    plant_star(tmp_path, planted)
+    plant(tmp_path, planted(CENTER), source="0ld", **EXACT)
+    before = predicted(tmp_path)["rope"]
+    plant(tmp_path, {"rope": (2.0, 1.0)}, source="new", date="2999-01-01T00:00:00Z", **EXACT)
+    after = predicted(tmp_path)["rope"]
+    assert after["changes"][-1][0] < before["changes"][-1][0]
+    with_old = cli("predict", "rope", "--slopes", "--json", "--cells", tmp_path).json["code"][0]
+    assert with_old["models"] == 10 + 3  # a model for each size of the star, and three seeds of the board
 
 
 def test_without_other_sizes_it_says_how_to_train_them(tmp_path):

@@ -147,7 +147,7 @@ def test_of_a_whole_corpus_nothing_is_for_training(books: Path, tmp_path: Path, 
 
 def test_nothing_can_be_trained_on_a_whole_corpus(books: Path, cache: Path) -> None:
     corpus = load_corpus(f"whole:text:{books}", cache=cache)
-    with pytest.raises(DataError, match="has 0 bytes for training"):
+    with pytest.raises(DataError, match="nothing of it is set aside for training; name it without `whole:`"):
         check_trainable(corpus, 16)
     with pytest.raises(DataError, match="no text to train the tokenizer bpe:300 on"):
         load_corpus(f"whole:text:{books}", tokenizer="bpe:300", cache=cache)

@@ -33,6 +33,7 @@ def plant(
     texts: Sequence[str] = (),
     season: Season | None = None,
     date: str = ORIGIN.date,
+    source: str = "5eed",
 ) -> Season:
     """Write cells of encodings with these losses in bits per byte, at L and at 16 L, and of one model trained at 16 L.
 
@@ -73,7 +74,7 @@ def plant(
                     table=of_table.name,
                     configuration=f"at{at}",
                     encoding=name,
-                    source="5eed",
+                    source=source,
                     trained_at=at,
                     seed=seed,
                     text=text,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poscli.board.commands.board import CELLS, Cells
-from poscli.cli import complete
 from poscli.cli.commands import command
-from poscli.cli.options import Json
+from poscli.cli.options import Json, TextArgument, TokenizerOption
 from poscli.system.console import emit, note, out
 
 if TYPE_CHECKING:
-    from poscli.board.design import Designed, LeftOut
+    from poscli.board.design import Designed
+    from poscli.board.orders import LeftOut
     from poscli.data.profile import DistanceProfile
 
 FIRST = 10  # encodings of the expected order
@@ -23,13 +23,9 @@ FIRST = 10  # encodings of the expected order
 
 @command("design", after="predict")
 def design_encodings(
-    text: Annotated[
-        str, typer.Argument(help="A text as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora)
-    ],
+    text: TextArgument,
     *,
-    tokenizer: Annotated[
-        str, typer.Option("--tokenizer", help="As in training: bytes, bpe:4096.", autocompletion=complete.tokenizers)
-    ] = "bytes",
+    tokenizer: TokenizerOption = "bytes",
     length: Annotated[
         int, typer.Option("--length", "-L", help="Tokens in the training windows.", min=8, max=65536)
     ] = 64,
@@ -46,6 +42,7 @@ def design_encodings(
     """
     from poscli.board import design
     from poscli.board.cells import read_profiles
+    from poscli.board.orders import Orders, exponents_of
     from poscli.board.scaling import losses_by_size
     from poscli.board.season import current_season
     from poscli.data import load_corpus
@@ -60,9 +57,9 @@ def design_encodings(
     designed = design.designs(distances, length)
     season = current_season()
     rows = losses_by_size(cells, season)
-    orders = design.Orders(
+    orders = Orders(
         rows[rows["layers"] == rows["layers"].min()],
-        design.exponents_of(read_profiles(cells, season.name), season.texts),
+        exponents_of(read_profiles(cells, season.name), season.texts),
     )
     order, held = orders.on_all(), orders.left_out()
     document = {

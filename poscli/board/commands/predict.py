@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from poscli.board.scaling import Predicted, Size, SizeFits, Slopes
 
 MISSES = 12  # in the table of a score
+BOARDS = "that of the board"  # the size of models
 
 
 @command("predict", after="recommend")
@@ -36,10 +37,15 @@ def predict_size(
         ),
     ] = None,
     *,
-    width: Annotated[int, typer.Option("--width", help="Width of the models.", min=1)] = 128,
-    layers: Annotated[int, typer.Option("--layers", help="Their layers.", min=1)] = 2,
-    length: Annotated[int, typer.Option("--length", "-L", help="Tokens in their training windows.", min=1)] = 64,
-    tokens: Annotated[str, typer.Option("--tokens", help="Tokens of their training, such as 20M.")] = "1500k",
+    width: Annotated[int | None, typer.Option(help="Width of the models.", min=1, show_default=BOARDS)] = None,
+    layers: Annotated[int | None, typer.Option(help="Their layers.", min=1, show_default=BOARDS)] = None,
+    length: Annotated[
+        int | None,
+        typer.Option("--length", "-L", help="Tokens in their training windows.", min=1, show_default=BOARDS),
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens of their training, such as 20M.", show_default=BOARDS)
+    ] = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", help="A text that was fitted; by default all; repeatable.")
     ] = None,
@@ -63,7 +69,8 @@ def predict_size(
     The fits are to the board's models and to those around it, which `poscli board run --season star` trains.
     """
     from poscli.board import predictions
-    from poscli.board.scaling import Size, read_scaling
+    from poscli.board.scaling import read_scaling, size_of
+    from poscli.board.season import current_season
     from poscli.board.tables import plain_json
 
     if register and score:
@@ -72,7 +79,10 @@ def predict_size(
         counted = predictions.score_predictions(score)
         emit(json_, plain_json(asdict(counted)), lambda: _show_score(counted))
         return
-    size = Size(width, layers, length, read_option(TokenCount, tokens, "--tokens"))
+    given = {"width": width, "layers": layers, "length": length}
+    given["tokens"] = None if tokens is None else read_option(TokenCount, tokens, "--tokens")
+    season = current_season()
+    size = replace(size_of(season, season.table[0]), **{name: n for name, n in given.items() if n is not None})
     fits = read_scaling(cells)
     if register:
         file, without = predictions.write_predictions(register, fits)

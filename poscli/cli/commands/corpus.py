@@ -13,7 +13,7 @@ from rich.table import Table
 
 from poscli.cli import complete
 from poscli.cli.commands import command
-from poscli.cli.options import Json
+from poscli.cli.options import Json, TextArgument, TokenizerOption
 from poscli.system.console import emit, note, out
 
 SMALLEST_GAIN = 0.01  # bits per byte; less is of no consequence, as for encodings
@@ -22,12 +22,8 @@ Document = dict[str, Any]
 
 @command("corpus", after="new")
 def corpus(
-    text: Annotated[
-        str, typer.Argument(help="A text as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora)
-    ],
-    tokenizer: Annotated[
-        str, typer.Option("--tokenizer", help="As in training: bytes, bpe:4096.", autocompletion=complete.tokenizers)
-    ] = "bytes",
+    text: TextArgument,
+    tokenizer: TokenizerOption = "bytes",
     tokens_of: Annotated[
         str,
         typer.Option(

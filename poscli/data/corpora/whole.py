@@ -14,6 +14,8 @@ from poscli.data.source import Source
 def source(argument: str) -> Source:
     """The corpus `whole:CORPUS`."""
     base = source_of(argument)
+    if base.whole:
+        return base
     return replace(base, spec=f"whole:{base.spec}", stamp=["whole", base.stamp], whole=True)
 
 
