@@ -29,6 +29,7 @@ from poscli.board.cells import PER_NAT, read_cells, read_documents
 from poscli.board.season import STAR, Season, SeasonTable, current_season, season_of
 from poscli.config.resolve import model_config
 from poscli.report.catalogue import describe_spec
+from poscli.report.groups import AS
 from poscli.specs import parse
 from poscli.statistics.comparison import LN2, SIGNIFICANT
 from poscli.system.errors import DataError, UsageError, near
@@ -97,9 +98,10 @@ class Fit:
     degrees: int
 
     def at(self, encoding: str, size: Size) -> Triple:
-        """The outcome of one more model, with its 95 % interval; infinite if no residual is left to tell.
+        """The outcome of one more model, with its 95 % interval.
 
-        All are NaN for an encoding that was not fitted.
+        The interval is infinite if there are no more models than coefficients. All three numbers are NaN for an
+        encoding that was not fitted.
         """
         if encoding not in self.intercepts:
             return math.nan, math.nan, math.nan
@@ -133,7 +135,10 @@ class Fit:
 
 
 def fit(rows: pd.DataFrame, outcome: str) -> Fit:
-    """Fit an outcome to rows of some encodings on one text (`losses_by_size`); to nothing if they are too few sizes."""
+    """Fit an outcome to rows of some encodings on one text (`losses_by_size`).
+
+    No encoding is fitted if these models have too few sizes to tell the directions apart.
+    """
     rows = rows[rows[outcome].notna()]
     names = sorted(set(rows["encoding"]))
     x = np.zeros((len(rows), len(names) + len(DIRECTIONS)))
@@ -185,7 +190,11 @@ class SizeFits:
 
     @cached_property
     def slopes_of(self) -> dict[str, tuple[str, ...]]:
-        """By encoding, those whose slopes it has: itself, or those of its family that are in the star; both fitted."""
+        """By encoding, the encodings whose models tell its slopes.
+
+        That is itself, if it was trained at other sizes, or else those of its family that were. An encoding of which
+        nothing is told is left out.
+        """
         turns = self.rows.groupby("encoding")[list(DIRECTIONS)].nunique().min(axis=1) > 1
         own = [name for name in self.star if turns.get(name, False)]
         family = {name: describe_spec(name).family for name in self.encodings}
@@ -194,8 +203,8 @@ class SizeFits:
 
     @property
     def encodings(self) -> list[str]:
-        """The encodings of which there is a model, those of the star first."""
-        there = list(dict.fromkeys(self.rows["encoding"]))
+        """The encodings that models were trained with, those of the star first."""
+        there = [name for name in dict.fromkeys(self.rows["encoding"]) if AS not in name]
         return [*(name for name in self.star if name in there), *sorted(set(there) - set(self.star))]
 
     def ranges(self) -> dict[str, tuple[int, int]]:
