@@ -71,7 +71,7 @@ def check_trainable(corpus: Corpus, length: int) -> None:
         if tokens < length + 1:
             largest = min(len(corpus.train.tokens), len(corpus.valid.tokens)) - 1
             fix = f"the largest --length that fits is {largest}" if largest > 0 else "add text to it"
-            if not corpus.train.bytes:
+            if corpus.spec.startswith("whole:"):
                 fix = "nothing of it is set aside for training; name it without `whole:`"
             raise DataError(
                 f"the corpus {corpus.spec} has {split.bytes} bytes {purpose} ({tokens} tokens), and a window of "
