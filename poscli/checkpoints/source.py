@@ -1,6 +1,7 @@
 """Where checkpoints come from: a folder, or the Hugging Face hub.
 
     DIR                        a folder written by save_pretrained: config.json, safetensors, a tokenizer
+    FILE.gguf                  a file of llama.cpp, or a folder with one; gguf.py makes a checkpoint of it
     hf:ORG/NAME[@REVISION]     a repository of the hub; data/hub.py has the grammar
 
 Of a repository only the configuration, the tokenizer and the weights as safetensors are downloaded. Nothing of a
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from poscli.checkpoints import gguf
 from poscli.data.hub import GRAMMAR, HubModel, open_repository
 from poscli.data.tokenizer_json import TOKENIZER_FILES, holds_tokenizer
 from poscli.system.errors import CorruptError, DataError, UsageError
@@ -35,7 +37,7 @@ SAMPLE_BYTES = 1024  # read of every tensor for the digest
 CONFIG, GENERATION = "config.json", "generation_config.json"
 ADAPTER = "adapter_config.json"  # what peft writes in the place of config.json
 HASHED = {CONFIG, INDEX, *TOKENIZER_FILES}
-FORMS = f"DIR or {GRAMMAR}"
+FORMS = f"DIR, FILE.gguf or {GRAMMAR}"
 INSTALL = "pip install 'poscli[hf]'"
 
 _PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|pkl)")
@@ -49,7 +51,7 @@ class CheckpointSource:
     size, its header and a sample of every tensor, so that gigabytes are not read. It does not depend on the place.
     """
 
-    spec: str  # canonical: an absolute path, or hf:ORG/NAME@COMMIT
+    spec: str  # canonical: an absolute path of a folder or a GGUF file, or hf:ORG/NAME@COMMIT
     folder: Path
     revision: str  # the commit, 40 hex digits; "" for a folder
     digest: str  # 64 hex digits; with `config_only` it is of the files of JSON only
@@ -58,7 +60,7 @@ class CheckpointSource:
     @property
     def tokenizer(self) -> str:
         """The spec of the checkpoint's own tokenizer."""
-        return self.spec if self.revision else f"hf:{self.spec}"
+        return self.spec if self.revision else f"hf:{self.folder}"
 
 
 def find(spec: str, *, config_only: bool = False) -> CheckpointSource:
@@ -75,7 +77,9 @@ def find(spec: str, *, config_only: bool = False) -> CheckpointSource:
 
 def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
     try:
-        folder = Path(spec).expanduser().resolve()
+        named = folder = Path(spec).expanduser().resolve()
+        if (packed := gguf.file_in(folder)) is not None:
+            named, folder = packed, gguf.unpacked(packed, config_only=config_only)
         if not folder.is_dir():
             hint = f"; for a model of the hub write hf:{spec}" if re.fullmatch(r"[\w.-]+/[\w.-]+(@\S+)?", spec) else ""
             what = f"there is no folder {printable(spec)}; give {FORMS}{hint}"
@@ -91,11 +95,11 @@ def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
             )
     except (OSError, RuntimeError, ValueError) as error:  # no permission, links that form a loop, a NUL
         raise DataError(f"the checkpoint {printable(spec)} cannot be read: {error}; give {FORMS}") from error
-    _refuse_incomplete(str(folder), files, config_only)
+    _refuse_incomplete(str(named), files, config_only)
     if not config_only:
-        _refuse_unknown(str(folder), read_object(folder / CONFIG, FETCH))
+        _refuse_unknown(str(named), read_object(folder / CONFIG, FETCH))
     weights = () if config_only else weight_files(folder, files)
-    return CheckpointSource(str(folder), folder, "", digest_of(folder, files, weights), weights)
+    return CheckpointSource(str(named), folder, "", digest_of(folder, files, weights), weights)
 
 
 def _of_hub(name: HubModel, config_only: bool) -> CheckpointSource:

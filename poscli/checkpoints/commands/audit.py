@@ -1,0 +1,102 @@
+"""`poscli audit`: whether a server computes the positions that its model's config.json states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from poscli.cli import complete, plan
+from poscli.cli.commands import command
+from poscli.cli.options import Device, Json
+from poscli.system.console import emit, out
+from poscli.system.errors import FAILED
+from poscli.system.text import printable
+
+if TYPE_CHECKING:
+    from poscli.checkpoints.served.audit import Audit
+
+PROSE = 110  # characters of a line of sentences
+
+
+@command("audit", after="card")
+def audit_server(
+    url: Annotated[str, typer.Argument(help="The server, such as http://localhost:8000.", metavar="URL")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="The checkpoint that it should serve: a folder, hf:ORG/NAME@REVISION or a file of GGUF.",
+            metavar="DIR|hf:ORG/NAME",
+        ),
+    ],
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="The positions that it was told to compute, by default those of config.json.",
+            autocompletion=complete.specs,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help="The longest inputs to try: tokens, such as 8192, 32k or 2x; by default what the server says that it "
+            "takes, at most twice the trained length.",
+        ),
+    ] = None,
+    served: Annotated[
+        str | None, typer.Option("--served", help="The server's name of the model, if it has several.")
+    ] = None,
+    corpus: Annotated[
+        str, typer.Option("--corpus", help="The text to read.", autocompletion=complete.corpora)
+    ] = "stdlib",
+    yes: plan.Yes = False,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Say whether a server computes the positions that its model's config.json states, and how far it reads.
+
+    The server must give log-probabilities of a prompt: vLLM, SGLang and llama.cpp do. The same checkpoint is read here,
+    and both are compared. A key is read from POSCLI_API_KEY. The exit code is 1 if there are faults.
+    """
+    from poscli.checkpoints.served.audit import audited, open_audit
+
+    auditor, names, tokens, seconds = open_audit(
+        url, model, as_=as_, target=target, served=served, corpus=corpus, device_name=device
+    )
+    plan.confirm(seconds, "--target", yes=yes)
+    found = audited(auditor, names, tokens)
+    emit(json_, found.to_json(), lambda: _show(found))
+    if found.faults:
+        raise typer.Exit(FAILED)
+
+
+def _show(found: Audit) -> None:
+    """Print the answer in a sentence, then what it rests on."""
+    from poscli.checkpoints.served.audit import audit_verdict
+
+    style = "bold red" if found.faults else "bold green"
+    out().print(
+        Padding(Text(printable(audit_verdict(found)), style=style), expand=False), width=min(out().width, PROSE)
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("tokens", "served", "here"):
+        table.add_column(name, justify="right")
+    for reading in found.readings:
+        said = "refused" if reading.served is None else f"{reading.served:.3f}"
+        table.add_row(str(reading.tokens), said, f"{reading.own:.3f}")
+    out().print(
+        Text(f"\nLoss of a passage at the end of so many tokens, in nats per token; here: under {found.explains}")
+    )
+    out().print(Padding(table, (0, 0, 0, 2)))
+    lines = [f"{found.served} by {found.program}, beside {found.model}"]
+    lines.append(f"difference of log-probabilities from {found.expected}: {found.residual:.3f} nats")
+    if found.explains != found.expected:
+        lines.append(f"difference of log-probabilities from {found.explains}: {found.residual_explained:.3f} nats")
+    for line in lines:
+        out().print(Text(printable(line), style="dim"), soft_wrap=True)

@@ -1,0 +1,136 @@
+"""Checkpoints in GGUF, the files of llama.cpp: dequantised and written as a checkpoint of transformers, once.
+
+The numbers are those of the file, in float32, in which every quantised number is exact. transformers reads the sizes,
+the weights and the tokenizer. It drops scalings of rope, so a file that has one is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from poscli.system.console import note
+from poscli.system.errors import CorruptError, DataError, UsageError
+from poscli.system.files import cache_folder, make_in_cache
+from poscli.system.text import printable
+
+SUFFIX = ".gguf"
+FIRST_BYTES = b"GGUF"
+SAMPLES, PIECE_BYTES = 64, 2**16  # read of a file, evenly spaced, to identify it
+FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tensors that scale rope
+
+
+def file_in(path: Path) -> Path | None:
+    """The GGUF file that a path names: itself, or the only one in a folder without config.json; None if there is none.
+
+    DataError if a folder holds several.
+    """
+    if path.is_file():
+        return path if path.suffix == SUFFIX else None
+    if not path.is_dir() or (path / "config.json").is_file():
+        return None
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    if len(files) > 1:
+        raise DataError(f"{printable(path)} holds {len(files)} GGUF files; name one, such as {printable(files[0])}")
+    return files[0] if files else None
+
+
+def unpacked(path: Path, *, config_only: bool = False) -> Path:
+    """The folder in the cache with a GGUF file as a checkpoint of transformers; made, and a note says so, if need be.
+
+    With `config_only` it holds config.json and nothing else. UsageError if a package is missing or the model or its
+    scaling is one that transformers cannot read from such a file, CorruptError if it is damaged.
+    """
+    for package in ("transformers", "gguf", *(() if config_only else ("accelerate",))):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"{printable(path)} needs the package {package} to be read: pip install 'poscli[gguf]'")
+    try:
+        _check(path)
+        root = cache_folder() / "gguf"
+        folder = root / f"{path.stem}-{_mark(path)}{'-config' * config_only}"
+        make_in_cache(root)
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                if not config_only:
+                    note(f"unpacking {printable(path)}, once; it is kept in {folder}")
+                made = Path(tempfile.mkdtemp(dir=root))
+                try:
+                    _unpack(path, made, config_only)
+                    made.rename(folder)
+                finally:
+                    shutil.rmtree(made, ignore_errors=True)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{printable(path)} cannot be unpacked: {getattr(error, 'strerror', None) or error}; check the file and "
+            "the free space of the disk, or set POSCLI_CACHE to a folder with more"
+        ) from error
+    return folder
+
+
+def _mark(path: Path) -> str:
+    """Twelve hex digits of a hash over the size of a file and samples of its content."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for n in range(SAMPLES):
+            file.seek(n * max(0, size - PIECE_BYTES) // (SAMPLES - 1), os.SEEK_SET)
+            digest.update(file.read(PIECE_BYTES))
+    return digest.hexdigest()[:12]
+
+
+def _check(path: Path) -> None:
+    """CorruptError for a file that is no GGUF file or a damaged one, UsageError for a scaling of rope."""
+    from gguf import GGUFReader
+
+    with path.open("rb") as file:
+        if file.read(len(FIRST_BYTES)) != FIRST_BYTES:
+            raise CorruptError(f"{printable(path)} is no GGUF file: it does not begin with {FIRST_BYTES.decode()}")
+    try:
+        reader = GGUFReader(path)
+        fields: Mapping[str, Any] = {key: field.contents() for key, field in reader.fields.items() if "rope" in key}
+        tensors = {tensor.name for tensor in reader.tensors}
+    except Exception as error:  # what a damaged file makes the package raise can be anything
+        raise CorruptError(f"{printable(path)} is damaged ({type(error).__name__}); fetch it again") from error
+    kind = next((value for key, value in fields.items() if key.endswith(".rope.scaling.type")), "none")
+    if kind != "none" or tensors & set(FACTORS):
+        kind = "by factors" if kind == "none" else kind
+        raise UsageError(
+            f"{printable(path)} scales rope ({kind}), which transformers does not read from a GGUF file; name the "
+            "checkpoint that it was converted from"
+        )
+
+
+def _unpack(path: Path, folder: Path, config_only: bool) -> None:
+    import torch
+    import transformers
+
+    from poscli.checkpoints.checkpoint_model import quiet
+
+    try:
+        with quiet():
+            if config_only:
+                config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+                config.save_pretrained(folder)
+                return
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, dtype=torch.float32
+            )
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # transformers checks little
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UsageError(
+            f"transformers {transformers.__version__} cannot read {printable(path)}: {said}; name the checkpoint that "
+            "it was converted from"
+        ) from error

@@ -1,0 +1,1 @@
+"""Models behind a server: what positions they compute, seen from the log-probabilities that it gives."""

@@ -1,0 +1,364 @@
+"""The audit of a served model: does it compute the positions that its config.json states, and how far does it read?
+
+The same model is at hand, so that nothing is guessed. Both read short windows of text. If the server computes the
+stated positions, its log-probabilities differ from those of the model at hand by rounding and quantisation. Every
+theory of hypotheses.py is tried on half of the windows; the one that fits best is fitted further, and judged on the
+other half. Then both read a passage behind growing amounts of other text: what breaks in both is the model's own limit,
+and what breaks in one is the server's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import t, wilcoxon
+
+from poscli.checkpoints.matrix import read_length
+from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.served.endpoint import Server, TooLongError, connect
+from poscli.checkpoints.served.hypotheses import Theory, theories
+from poscli.config.validate import LONGEST_WINDOW
+from poscli.data import load_corpus
+from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+from poscli.model.language_model import LanguageModel
+from poscli.system.device import device_of
+from poscli.system.errors import DataError, UsageError
+from poscli.system.progress import Meter
+
+WINDOW = 512  # tokens that are read to compare log-probabilities, or the trained length if that is shorter
+SCORED = 64  # of them at most, the last ones; also the tokens of the passage
+FITTED, JUDGED = 2, 2  # windows on which theories are fitted, and others on which the best one is judged
+STEPS = 24  # evaluations of a theory while its numbers are fitted
+CERTAIN = 1e-3  # the probability of chance below which another theory is preferred
+CLEARER = 0.7  # ... and its residuals at most this share of those of the stated positions
+ALIKE = 0.9  # the least correlation of log-probabilities of one model, however it is quantised
+BREAK = 0.1  # nats per token above the loss without other text, beyond all doubt, is where a model breaks
+LONGER, LEAST = 4, 0.1  # times the difference in short texts, and nats: what is more in long ones is no rounding
+BISECTIONS = 3
+
+Windows = list[list[int]]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LongRead:
+    """A passage behind other text."""
+
+    tokens: int  # in all, the passage's included
+    served: float | None  # nats per token of the passage; None if the server refuses so many tokens
+    own: float  # ... by the model at hand, under the positions that explain the server best
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class ServerFault:
+    """What a server does otherwise than config.json says."""
+
+    name: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found."""
+
+    url: str
+    program: str
+    served: str  # the server's name of the model
+    model: str
+    expected: str  # the spec that config.json states
+    explains: str  # the spec that explains the server best
+    residual: float  # nats: root mean square difference of the server from `expected`
+    residual_explained: float  # ... from `explains`
+    correlation: float  # of the log-probabilities of the server with those of `explains`
+    length: int  # L
+    target: int
+    breaks: int | None  # tokens from which the passage's loss is higher, None if it is nowhere
+    readings: tuple[LongRead, ...]
+    faults: tuple[ServerFault, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The audit as one object of JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Text of the held-out part of a corpus, as tokens."""
+
+    windows: Windows  # to compare
+    passage: list[int]
+    other: list[int]  # what is put in front of the passage
+    opening: tuple[int, ...]  # the token that opens every text, if there is one
+
+    def behind(self, tokens: int) -> list[int]:
+        """The passage behind so much other text that there are `tokens` in all, one of which is left for the answer."""
+        before = tokens - len(self.passage) - len(self.opening) - 1
+        return [*self.opening, *self.other[:before], *self.passage]
+
+
+def audit_texts(corpus: str, tokenizer: str, length: int, target: int) -> Texts:
+    """The texts of an audit of inputs of `target` tokens; DataError if the corpus is too short."""
+    built = load_corpus(corpus, tokenizer=tokenizer)
+    opening = (built.tokenizer.end,) if built.tokenizer.opens else ()
+    size = min(WINDOW, length)
+    scored = min(SCORED, size // 4)
+    count = FITTED + JUDGED
+    tokens = built.valid.tokens
+    needed = target + (count + 1) * size
+    if len(tokens) < needed:
+        raise DataError(
+            f"the corpus {built.spec} holds out {len(tokens)} tokens, and an audit of {target} needs {needed}; give a "
+            "longer text with --corpus, or a lower --target"
+        )
+    gap = (len(tokens) - target) // (count + 1)
+    rest = tokens[target:].astype(np.int64)
+    inside = size - len(opening) - 1  # a token of the answer counts too
+    windows = [[*opening, *rest[n * gap : n * gap + inside].tolist()] for n in range(count)]
+    passage = rest[count * gap : count * gap + scored].tolist()
+    return Texts(windows, passage, tokens[:target].astype(np.int64).tolist(), opening)
+
+
+class Auditor:
+    """A server, and the model at hand that it should be."""
+
+    def __init__(self, server: Server, model: LanguageModel, trained: str, expected: str, words: Texts) -> None:
+        self.server, self.model, self.trained, self.expected, self.words = server, model, trained, expected, words
+        self.scored = len(words.passage)
+
+    @torch.inference_mode()
+    def own(self, spec: str, tokens: Sequence[int]) -> Values:
+        """The log-probabilities of the last tokens of an input under a spec, in nats."""
+        model = self.model if spec == self.trained else with_encoding(self.model, spec, self.trained)
+        ids_1T = torch.tensor(tokens, device=model.device)[None]
+        parts = [part for _, part in model.logits_in_slices(ids_1T[:, :-1], self.scored)]
+        log_probs_TV = torch.cat(parts, dim=1)[0].double().log_softmax(-1)
+        return log_probs_TV.gather(1, ids_1T[0, -self.scored :, None])[:, 0].cpu().numpy()
+
+    def served(self) -> list[Values]:
+        """The server's log-probabilities of the last tokens of each window; UsageError if they are too long for it."""
+        try:
+            return [self.server.log_probs(window, self.scored) for window in self.words.windows]
+        except TooLongError as error:
+            raise UsageError(f"an audit needs a context of {len(self.words.windows[0]) + 1} tokens: {error}") from error
+
+    def explained(self, served: list[Values]) -> tuple[Theory | None, str, list[float]]:
+        """The theory that explains the server better than the stated positions, its spec and its numbers.
+
+        Without one the theory is None, and the spec that of the stated positions.
+        """
+        fitted, judged = served[:FITTED], served[FITTED:]
+        first, others = self.words.windows[:FITTED], self.words.windows[FITTED:]
+        shape = self.model.shape
+
+        def spec_of(theory: Theory, numbers: Sequence[float]) -> str:
+            return posthoc_spec(self.trained, theory.spec(numbers), shape)
+
+        offered = []
+        for theory in theories(self.expected, shape.length):
+            try:
+                offered.append((theory, spec_of(theory, theory.start)))
+            except UsageError:
+                continue  # the model cannot read under it
+        known = self.residuals(self.expected, first, fitted)
+        best, least, numbers = None, float(np.square(known).mean()), list[float]()
+        with Meter("audit: compare", len(offered)) as progress:
+            for theory, spec in offered:
+                loss = float(np.square(self.residuals(spec, first, fitted)).mean())
+                progress.advance(1, theory.fault)
+                if loss < least:
+                    best, least, numbers = theory, loss, list(theory.start)
+        if best is None:
+            return None, self.expected, []
+        if best.start:
+            numbers = self.fit(lambda x: spec_of(best, x), best.start, fitted)
+        spec = spec_of(best, numbers)
+        before, after = self.residuals(self.expected, others, judged), self.residuals(spec, others, judged)
+        if np.sqrt(np.square(after).mean()) > CLEARER * np.sqrt(np.square(before).mean()):
+            return None, self.expected, []
+        if wilcoxon(np.abs(before), np.abs(after), alternative="greater").pvalue > CERTAIN:
+            return None, self.expected, []
+        return best, spec, numbers
+
+    def residuals(self, spec: str, windows: Windows, served: list[Values]) -> Values:
+        """The server's log-probabilities minus those of a spec, of all windows."""
+        pairs = zip(windows, served, strict=True)
+        return np.concatenate([values - self.own(spec, window) for window, values in pairs])
+
+    def fit(self, spec_of: Any, start: Sequence[float], served: list[Values]) -> list[float]:
+        """The numbers of a theory under which the residuals are smallest, to about one part in a hundred."""
+        with Meter("audit: fit", STEPS) as progress:
+
+            def loss(logs: Values) -> float:
+                progress.advance(1, ", ".join(f"{number:.4g}" for number in np.exp(logs)))
+                try:
+                    spec = spec_of(np.exp(logs).tolist())
+                except UsageError:  # a number that the encoding does not take, such as a factor below 1
+                    return np.inf
+                found = self.residuals(spec, self.words.windows[:FITTED], served)
+                return float(np.log(np.square(found).mean()))
+
+            options = {"maxfev": STEPS, "xatol": 0.01, "fatol": 1e-3, "initial_simplex": _simplex(np.log(start))}
+            found = minimize(loss, np.log(start), method="Nelder-Mead", options=options)
+        return [float(f"{number:.4g}") for number in np.exp(found.x)]
+
+    def curve(self, spec: str, target: int) -> Iterator[tuple[LongRead, Values | None, Values]]:
+        """The passage behind growing amounts of other text, and the log-probabilities of both."""
+        lengths = self.lengths(target)
+        with Meter("audit: read", sum(lengths)) as progress:
+            for tokens in lengths:
+                ids = self.words.behind(tokens)
+                served, refusal = None, ""
+                try:
+                    served = self.server.log_probs(ids, self.scored)
+                except TooLongError as error:
+                    refusal = str(error)
+                own = self.own(spec, ids)
+                progress.advance(tokens, f"{tokens} tokens")
+                mean = None if served is None else -float(served.mean())
+                yield LongRead(tokens, mean, -float(own.mean()), refusal), served, own
+
+    def lengths(self, target: int) -> list[int]:
+        """The numbers of tokens to read the passage among: a window, L/2, L and the target."""
+        length, window = self.model.shape.length, len(self.words.windows[0]) + 1
+        return sorted({n for n in (window, length // 2, length, target) if window <= n <= target})
+
+    def broken(self, least: Values, whole: int, broken: int) -> int:
+        """The number of tokens, between two, from which the server's loss is higher than it is at best."""
+        for _ in range(BISECTIONS):
+            middle = (whole + broken) // 2
+            if clearly_lower(self.server.log_probs(self.words.behind(middle), self.scored), least):
+                broken = middle
+            else:
+                whole = middle
+        return broken
+
+
+def audited(auditor: Auditor, names: tuple[str, str], target: int) -> Audit:
+    """The whole audit of inputs of up to `target` tokens; `names` are those of the model at hand and of the server.
+
+    UsageError if the server reads no window, DataError if it fails or serves another model on the way.
+    """
+    served = auditor.served()
+    theory, spec, numbers = auditor.explained(served)
+    expected, words = auditor.expected, auditor.words
+    residual, explained = (
+        float(np.sqrt(np.square(auditor.residuals(each, words.windows, served)).mean())) for each in (expected, spec)
+    )
+    own = np.concatenate([auditor.own(spec, window) for window in words.windows])
+    correlation = float(np.corrcoef(own, np.concatenate(served))[0, 1])
+    faults = []
+    if correlation < ALIKE:
+        faults.append(
+            ServerFault(
+                "other weights",
+                f"its log-probabilities correlate by {correlation:.2f} with those of {names[0]} under any positions "
+                "that were tried: it serves another model, or reads other tokens",
+            )
+        )
+    elif theory is not None:
+        faults.append(ServerFault(theory.fault, theory.said(numbers)))
+    read = list(auditor.curve(spec, target))
+    again = auditor.server.log_probs(words.windows[0], auditor.scored)
+    if np.abs(again - served[0]).max() > max(1.0, 10 * explained):
+        raise DataError(f"{auditor.server.url} gives other log-probabilities than before: it changed its model")
+    breaks = None
+    (_, least, _), whole = read[0], read[0][0].tokens
+    assert least is not None  # as long as a window, which it has read before
+    for reading, values, ours in read:
+        if values is None:
+            faults.append(ServerFault("cap", f"it refuses {reading.tokens} tokens"))
+            break
+        differ = float(np.sqrt(np.square(values - ours).mean()))
+        if not faults and differ > max(LONGER * explained, LEAST):
+            faults.append(
+                ServerFault(
+                    "long inputs",
+                    f"at the end of {reading.tokens} tokens its log-probabilities differ by {differ:.2f} nats from "
+                    f"those here, and by {explained:.2f} in short texts: it reads less than it was sent, or scales "
+                    "long inputs",
+                )
+            )
+        if breaks is None and clearly_lower(values, least):
+            breaks = auditor.broken(least, whole, reading.tokens)
+        whole = reading.tokens
+    return Audit(
+        url=auditor.server.url,
+        program=auditor.server.program,
+        served=names[1],
+        model=names[0],
+        expected=expected,
+        explains=spec,
+        residual=residual,
+        residual_explained=explained,
+        correlation=correlation,
+        length=auditor.model.shape.length,
+        target=target,
+        breaks=breaks,
+        readings=tuple(reading for reading, _, _ in read),
+        faults=tuple(faults),
+    )
+
+
+def _simplex(start: Values) -> Values:
+    """Where the search begins: the start, and a third more of each number."""
+    return np.array([start, *(start + np.log(1.35) * row for row in np.eye(len(start)))])
+
+
+def clearly_lower(values: Values, least: Values) -> bool:
+    """Whether log-probabilities are lower than others by `BREAK` nats on average, beyond doubt (99 %, one-sided)."""
+    more = least - values
+    return bool(more.mean() - t.ppf(0.99, len(more) - 1) * more.std(ddof=1) / len(more) ** 0.5 > BREAK)
+
+
+def audit_verdict(found: Audit) -> str:
+    """The answer in a sentence or two."""
+    if found.faults:
+        said = "; ".join(fault.said for fault in found.faults)
+        text = f"{found.url} does not serve {found.model} as it should: {said}."
+    else:
+        text = f"{found.url} serves {found.model} as it should, with {found.expected}, and reads {found.target} tokens."
+    if found.breaks is not None:
+        text += f" From about {found.breaks} tokens on it understands less; the model was trained on {found.length}."
+    return text
+
+
+def open_audit(
+    url: str, model: str, *, as_: str | None, target: str | None, served: str | None, corpus: str, device_name: str
+) -> tuple[Auditor, tuple[str, str], int, float]:
+    """The server and the model at hand, their names, the longest input in tokens, and the seconds that it takes about.
+
+    UsageError, DataError or CorruptError, each in a line, for what cannot be audited.
+    """
+    server = connect(url, served)
+    device = device_of(device_name)
+    config, _ = checkpoint_config(Wish(model, corpus), device)
+    assert config.checkpoint is not None
+    length = config.length
+    shape = config.model.shape(length)
+    expected = config.encoding if as_ is None else posthoc_spec(config.encoding, as_, shape)
+    # Unless it says otherwise, a server is to read what config.json promises.
+    longest = read_length(target, length) if target else max(length, min(server.context or length, 2 * length))
+    if not min(WINDOW, length) <= longest <= LONGEST_WINDOW:
+        raise UsageError(
+            f"--target {target} is {longest} tokens, and must be between {min(WINDOW, length)} and {LONGEST_WINDOW}"
+        )
+    words = audit_texts(config.corpus, config.tokenizer, length, longest)
+    auditor = Auditor(server, load_checkpoint(config, device), config.encoding, expected, words)
+    start = time.perf_counter()
+    auditor.own(expected, words.windows[0])
+    measured = time.perf_counter() - start
+    passes = 2 * (FITTED + JUDGED) + FITTED * len(theories(expected, length)) + 1
+    window, parameters = len(words.windows[0]), config.checkpoint.parameters
+    reach = config.model.layers * config.model.width  # multiplications per token of input and token that it sees
+    lengths = auditor.lengths(longest)
+    effort = sum(n / window * (parameters + reach * n) / (parameters + reach * window) for n in lengths)
+    # The server is taken to be as fast as this machine.
+    return auditor, (config.checkpoint.name, server.model), longest, measured * (passes + 2 * effort)

@@ -1,0 +1,168 @@
+"""`poscli audit` names what a server does otherwise than config.json says, and nothing about a server that is right.
+
+The servers are model_server.py, with a stock model of transformers. Those of llama.cpp are in test_real_servers.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import LENGTH, make, write_corpus
+from cli_runner import cli
+from model_server import Fault, ModelServer
+
+from poscli.checkpoints.served.endpoint import RETRIES
+from poscli.specs import parse
+from poscli.system.errors import DATA, FAILED, USAGE
+
+TARGET = 2 * LENGTH
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of Llama, with rope by 5000."""
+    return make("llama", tmp_path_factory.mktemp("checkpoint") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "ships.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_and_no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POSCLI_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(RETRIES, "backoff_factor", 0)  # seconds
+
+
+def audit(server: ModelServer, folder: Path, corpus: str, *options: str) -> Any:
+    return cli("audit", server.url, "--model", folder, "--corpus", corpus, *options)
+
+
+def found(server: ModelServer, folder: Path, corpus: str, *options: str) -> dict[str, Any]:
+    result = audit(server, folder, corpus, "--json", *options)
+    assert result.code in (0, FAILED), result.err
+    document: dict[str, Any] = json.loads(result.out)
+    assert (result.code == FAILED) == bool(document["faults"])
+    return document
+
+
+@pytest.mark.parametrize("llama_cpp", [False, True])
+def test_a_right_server_has_no_faults(folder: Path, corpus: str, llama_cpp: bool) -> None:
+    with ModelServer(folder, llama_cpp=llama_cpp) as server:
+        document = found(server, folder, corpus, "--target", "2x")
+    assert document["faults"] == []
+    assert document["residual"] < 1e-4
+    assert [reading["tokens"] for reading in document["readings"]] == [LENGTH, TARGET]
+    for reading in document["readings"]:
+        assert reading["served"] == pytest.approx(reading["own"], rel=1e-4)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LENGTH}
+SHARPER = YARN | {"factor": 1.0, "attention_factor": 1.3}
+WRONG: dict[str, tuple[dict[str, Any], str, list[tuple[str, float]]]] = {
+    "theta": ({"rope_theta": 500.0}, "rope", [("base", 500)]),
+    "factor": ({"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, "rope-linear", [("factor", 3)]),
+    "factor of YaRN": ({"rope_scaling": YARN}, "yarn", [("factor", 4)]),
+    "attention factor": ({"rope_scaling": SHARPER}, "yarn", [("attention", 1.3)]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_server_computes_instead_is_named_with_its_number(folder: Path, corpus: str, name: str) -> None:
+    changes, encoding, numbers = WRONG[name]
+    with ModelServer(folder, changes) as server:
+        document = found(server, folder, corpus, "--target", "1x")
+    assert [each["name"] for each in document["faults"]] == [name.removesuffix(" of YaRN")]
+    assert document["residual_explained"] < document["residual"] / 3
+    ((leaf,),) = parse(document["explains"]).layers
+    assert leaf.name == encoding
+    for key, value in numbers:
+        assert dict(leaf.options)[key] == pytest.approx(value, rel=0.05)
+
+
+def test_a_scaling_that_was_asked_for_is_right_and_one_that_is_ignored_is_named(folder: Path, corpus: str) -> None:
+    asked = ("--as", f"yarn(factor=4, original={LENGTH})", "--target", "1x")
+    with ModelServer(folder, {"rope_scaling": YARN}) as right, ModelServer(folder) as wrong:
+        assert found(right, folder, corpus, *asked)["faults"] == []
+        assert [each["name"] for each in found(wrong, folder, corpus, *asked)["faults"]] == ["scaling ignored"]
+
+
+def test_a_server_that_takes_or_reads_less_than_it_should_is_named(folder: Path, corpus: str) -> None:
+    with ModelServer(folder, fault=Fault(context=LENGTH)) as short:
+        assert found(short, folder, corpus)["faults"] == []
+        document = found(short, folder, corpus, "--target", "2x")
+        assert [each["name"] for each in document["faults"]] == ["cap"]
+        assert document["readings"][-1]["served"] is None
+    with ModelServer(folder, fault=Fault(cuts=LENGTH + 8)) as cutting:
+        (fault,) = found(cutting, folder, corpus, "--target", "4x")["faults"]
+    assert fault["name"] == "long inputs"
+
+
+def test_other_weights_are_named(folder: Path, corpus: str, tmp_path: Path) -> None:
+    other = make("llama", tmp_path / "other", rope_theta=5000.0, hidden_size=64)
+    with ModelServer(other) as server:
+        document = found(server, folder, corpus, "--target", "1x")
+    assert document["faults"][0]["name"] == "other weights"
+
+
+def test_a_busy_server_is_asked_again(folder: Path, corpus: str) -> None:
+    with ModelServer(folder, fault=Fault(refuses=[429, 503, 500])) as server:
+        assert found(server, folder, corpus, "--target", "1x")["faults"] == []
+
+
+def test_the_key_comes_from_the_environment_and_is_never_shown(
+    folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(folder, fault=Fault(key="secret-42")) as server:
+        refused = audit(server, folder, corpus)
+        monkeypatch.setenv("POSCLI_API_KEY", "secret-42")
+        taken = audit(server, folder, corpus, "--target", "1x")
+        monkeypatch.setenv("POSCLI_API_KEY", "wrong-17")
+        wrong = audit(server, folder, corpus)
+    assert (refused.code, taken.code, wrong.code) == (DATA, 0, DATA)
+    assert "refuses the key (401); set POSCLI_API_KEY" in refused.err
+    for result in (refused, taken, wrong):
+        assert "secret-42" not in result.out + result.err
+        assert "wrong-17" not in result.out + result.err
+
+
+BAD = {
+    "no log-probabilities": (Fault(silent=True), DATA, "returns no log-probabilities of the prompt"),
+    "numbers that are none": (Fault(bad=True), DATA, "log-probabilities that are none"),
+    "another model": (Fault(other_after=3), DATA, "it changed its model"),
+    "a small context": (Fault(context=LENGTH // 2), USAGE, f"an audit needs a context of {LENGTH} tokens"),
+    "too many requests": (Fault(refuses=[429] * 99), DATA, "takes no more requests for now (429)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_server_that_cannot_be_audited_is_refused_in_one_line(folder: Path, corpus: str, name: str) -> None:
+    fault, code, said = BAD[name]
+    with ModelServer(folder, fault=fault) as server:
+        result = audit(server, folder, corpus, "--target", "1x")
+    assert result.code == code
+    assert said in result.err
+    assert result.out == ""
+
+
+def test_an_endpoint_that_is_none_is_refused_in_one_line(folder: Path, corpus: str) -> None:
+    with ModelServer(folder) as server:
+        url = server.url
+        unknown = audit(server, folder, corpus, "--served", "large")
+    asked = ("--model", folder, "--corpus", corpus)
+    for address, code, said in (
+        (url, DATA, "does not answer"),
+        ("localhost:8000", USAGE, "is no URL of a server"),
+        ("http://me:word@localhost:8000", USAGE, "leave it out"),
+    ):
+        result = cli("audit", address, *asked)
+        assert result.code == code
+        assert said in result.err
+        assert "word@" not in result.err
+    assert unknown.code == USAGE
+    assert "serves no large; it serves tiny" in unknown.err
