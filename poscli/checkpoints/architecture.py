@@ -91,6 +91,7 @@ class Rope:
 
     theta: float = 10000.0
     fraction: float = 1.0
+    layout: str = "half"  # or interleaved; config.json never says
 
 
 DEFAULT = Rope()
@@ -123,7 +124,9 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
     return rope
 
 
-def spec_of_rope(rope: dict[str, Any], head_width: int, length: int) -> tuple[str, dict[str, list[float]]]:
+def spec_of_rope(
+    rope: dict[str, Any], head_width: int, length: int, layout: str = "half"
+) -> tuple[str, dict[str, list[float]]]:
     """The spec of a layer with these parameters, and LongRoPE's two lists of a factor for each pair, by name.
 
     UsageError for a scaling that poscli does not know, DataError for one whose numbers are missing or wrong.
@@ -134,6 +137,8 @@ def spec_of_rope(rope: dict[str, Any], head_width: int, length: int) -> tuple[st
     name, options_of = SCALINGS[kind]
     options = {"base": positive_number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
     fraction = positive_number(rope, "partial_rotary_factor", 1.0)
+    if layout != "half":
+        options["layout"] = layout
     if fraction != 1:
         options["fraction"] = fraction
     written = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
@@ -224,6 +229,7 @@ def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:
 MOST_SIZE, MOST_LAYERS = 2**20, 10_000  # far above every published model; a larger number is a mistake
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the two values in `layer_types`
 Types = Callable[[Config, int], list[str]]  # from a config.json and the number of layers to the type of each layer
+Rotated = Callable[[Config, Sequence[str]], list[bool]]  # from a config.json and these types to who has rotations
 
 
 @dataclass(frozen=True)
@@ -298,7 +304,27 @@ def where_not_rotated(config: Config, count: int) -> list[str]:
     """SmolLM3: the window is switched off by default; the layers without rotations have it, or those of a list."""
     if not (config.get("use_sliding_window", False) and config.get("sliding_window")):
         return [GLOBAL] * count
-    return items(config, "layer_types") or [GLOBAL if flag else LOCAL for flag in rotated_layers(config, count)]
+    return items(config, "layer_types") or [
+        GLOBAL if flag else LOCAL for flag in rotated_layers(config, [GLOBAL] * count)
+    ]
+
+
+def every_fourth_global(config: Config, count: int) -> list[str]:
+    """Cohere 2, EXAONE 4, OLMo 3: three local layers, then a global one; a rhythm such as LLLG; or `layer_types`."""
+    if config.get("sliding_window") is None:
+        return items(config, "layer_types") or [GLOBAL] * count
+    pattern = config.get("sliding_window_pattern", 4)
+    if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:
+        local = [pattern[n % len(pattern)] == "L" for n in range(count)]
+    else:
+        period = whole(config, ("sliding_window_pattern",), 4)
+        local = [(n + 1) % period != 0 for n in range(count)]
+    return items(config, "layer_types") or [LOCAL if each else GLOBAL for each in local]
+
+
+def where_used(config: Config, count: int) -> list[str]:
+    """Qwen 3 with experts: all layers have the window, if it is switched on."""
+    return everywhere(config, count) if config.get("use_sliding_window", False) else [GLOBAL] * count
 
 
 def without_window(config: Config, count: int) -> list[str]:
@@ -314,7 +340,8 @@ class RotaryKind(PositionKind):
     local_theta: float | None = None  # theta of the layers with a window, where it is another one
     types: Types = everywhere
     window: int | None = None  # where config.json has no `sliding_window`
-    skips: bool = False  # whether some layers may have no rotation: `no_rope_layers`
+    rotated: Rotated = lambda config, types: [True] * len(types)
+    scales_windows: bool = True  # whether a scaling is that of the layers with a window too
     refused: tuple[str, ...] = ()  # keys that change the scores in a way that poscli's attention does not
 
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
@@ -322,9 +349,9 @@ class RotaryKind(PositionKind):
             raise UsageError(f"config.json says {key} = {config[key]!r}, which poscli's attention does not compute")
         config = config if self.window is None else {"sliding_window": self.window, **config}
         types = self.types(config, count)
-        rotated = rotated_layers(config, count) if self.skips else [True] * count
         if len(types) != count:
             raise DataError(f"config.json lists {len(types)} layer_types for {count} layers; list one for each layer")
+        rotated = self.rotated(config, types)
         return [self._layer(config, types[n], rotated[n], head_width, length) for n in range(count)]
 
     def _layer(self, config: Config, type_: str, rotated: bool, head_width: int, length: int) -> LayerPositions:
@@ -334,16 +361,19 @@ class RotaryKind(PositionKind):
         numbers: Mapping[str, Sequence[float]] = {}
         if rotated:
             parameters = rope_of(config, self.rope, type_, self.local_theta if type_ == LOCAL else None)
-            spec, numbers = spec_of_rope(parameters, head_width, length)
+            if type_ == LOCAL and not self.scales_windows:
+                parameters = {key: parameters[key] for key in ("rope_theta", "partial_rotary_factor")}
+                parameters["rope_type"] = "default"
+            spec, numbers = spec_of_rope(parameters, head_width, length, self.rope.layout)
             parts.append(spec)
         if type_ == LOCAL:
             parts.append(f"window({whole(config, ('sliding_window',))})")
         return LayerPositions("+".join(parts) or "none", numbers)
 
 
-def rotated_layers(config: Config, count: int) -> list[bool]:
+def rotated_layers(config: Config, types: Sequence[str]) -> list[bool]:
     """SmolLM3: 1 for a layer with rotations, 0 for one without; every fourth has none unless config.json says more."""
-    flags = items(config, "no_rope_layers")
+    flags, count = items(config, "no_rope_layers"), len(types)
     if flags is not None:
         if len(flags) < count:
             raise DataError(
@@ -352,6 +382,11 @@ def rotated_layers(config: Config, count: int) -> list[bool]:
         return [bool(flag) for flag in flags[:count]]
     interval = whole(config, ("no_rope_layer_interval",), 4)
     return [(n + 1) % interval != 0 for n in range(count)]
+
+
+def where_windowed(config: Config, types: Sequence[str]) -> list[bool]:
+    """Cohere 2 and EXAONE 4: only layers with a window are rotated, or all if there is no window."""
+    return [type_ == LOCAL or config.get("sliding_window") is None for type_ in types]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,9 +423,42 @@ KINDS: dict[str, PositionKind] = {
     "phi": RotaryKind(length=2048, rope=Rope(fraction=0.5), types=without_window),
     "phi3": RotaryKind(length=4096),
     "gpt_neox": RotaryKind(length=2048, rope=Rope(fraction=0.25), types=without_window),
-    "smollm3": RotaryKind(length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
+    "smollm3": RotaryKind(
+        length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated,
+        rotated=rotated_layers,
+    ),
     "starcoder2": RotaryKind(length=4096, heads_of_keys=2),
     "granite": RotaryKind(length=2048, types=without_window),
+    "arcee": RotaryKind(length=4096, types=without_window),
+    "seed_oss": RotaryKind(length=524288, heads_of_keys=8, head_width=128, types=without_window),
+    "ernie4_5": RotaryKind(
+        length=131072, heads_of_keys=2, head_width=128, rope=Rope(theta=5e5, layout="interleaved"),
+        types=without_window,
+    ),
+    "cohere": RotaryKind(length=8192, rope=Rope(layout="interleaved"), types=without_window),
+    "cohere2": RotaryKind(
+        length=8192, rope=Rope(layout="interleaved"), types=every_fourth_global, window=4096,
+        rotated=lambda config, types: [type_ == LOCAL for type_ in types],
+    ),
+    "glm": RotaryKind(
+        length=131072, heads_of_keys=2, head_width=128, rope=Rope(fraction=0.5, layout="interleaved"),
+        types=without_window,
+    ),
+    "glm4": RotaryKind(
+        length=131072, heads_of_keys=2, head_width=128, rope=Rope(fraction=0.5, layout="interleaved"),
+        types=without_window,
+    ),
+    "helium": RotaryKind(
+        length=4096, heads_of_keys=20, head_width=128, rope=Rope(theta=1e5, layout="interleaved"), types=without_window,
+    ),
+    "exaone4": RotaryKind(
+        length=2048, heads_of_keys=32, types=every_fourth_global, window=4096, rotated=where_windowed,
+    ),
+    "olmo3": RotaryKind(length=2048, types=every_fourth_global, window=4096, scales_windows=False),
+    "flex_olmo": RotaryKind(length=4096, rope=Rope(theta=5e5), types=without_window),
+    "mixtral": RotaryKind(length=131072, heads_of_keys=8, rope=Rope(theta=1e6)),
+    "qwen3_moe": RotaryKind(length=32768, heads_of_keys=4, types=where_used, window=4096),
+    "granitemoe": RotaryKind(length=2048, types=without_window),
     "bloom": Uniform(name="alibi", length=2048, spec=lambda config: "alibi"),
     "mpt": Uniform(name="alibi", length=2048, spec=alibi_of_mpt),
     "falcon": Falcon(name="alibi or rotary", length=2048, types=without_window),

@@ -170,7 +170,9 @@ def head(stock: Any, tokens_BT: Tensor, states_BTW: Any) -> Tensor:
     """
     from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
 
-    with replaced(trunk_of(stock), "forward", lambda *_, **__: Output(last_hidden_state=states_BTW)):
+    output = Output(last_hidden_state=states_BTW)
+    output.router_logits = None  # models with experts ask for it
+    with replaced(trunk_of(stock), "forward", lambda *_, **__: output):
         return stock(input_ids=tokens_BT, use_cache=False).logits
 
 

@@ -31,6 +31,8 @@ WINDOWS: dict[str, Keys] = {
     "mistral": {},
     "phi3": {},
     "starcoder2": {},
+    "mixtral": {},
+    "qwen3_moe": {"use_sliding_window": True},
     **{name: {"use_sliding_window": True, "max_window_layers": 0} for name in ("qwen2", "qwen3")},
 }
 GROUPED = "self-extend"
@@ -74,7 +76,7 @@ def transformers_5(wanted: Wanted) -> Keys:
     keys: Keys = {"rope_parameters": ropes.get(ALL, ropes)}
     keys |= _original_beside(wanted, rope, always=wanted.architecture.model_type == "phi3")
     stale = {"rope_scaling": None} if wanted.config.get("rope_scaling") else {}  # it would come first
-    return keys | longest(wanted, rope) | stale | window(wanted)
+    return keys | _head_dim(wanted, "mixtral") | longest(wanted, rope) | stale | window(wanted)
 
 
 def transformers_4(wanted: Wanted) -> Keys:
@@ -94,16 +96,22 @@ def transformers_4(wanted: Wanted) -> Keys:
         keys["rotary_emb_base"] = rope["rope_theta"]  # version 4 reads this one, and writes both
     if "partial_rotary_factor" in rope:
         keys["rotary_pct" if model_type == "gpt_neox" else "partial_rotary_factor"] = rope["partial_rotary_factor"]
-    if model_type == "mistral" and wanted.config.get("head_dim") is None:
-        keys["head_dim"] = wanted.architecture.head_width  # version 4 cannot compute scalings without it
+    keys |= _head_dim(wanted, "mistral", "mixtral")
     if LOCAL in wanted.ropes:
         local = rope_parameters(wanted, LOCAL)
         if local["rope_type"] != "default":
             raise Inexpressible("transformers 4 has no key for a scaling of the layers with a window.")
-        keys["rope_local_base_freq"] = local["rope_theta"]
+        if model_type == "gemma3_text":
+            keys["rope_local_base_freq"] = local["rope_theta"]
     keys |= _original_beside(wanted, rope, always=kind == "longrope")
     stale = {"rope_parameters": None} if wanted.config.get("rope_parameters") else {}
     return keys | longest(wanted, rope) | stale | window(wanted)
+
+
+def _head_dim(wanted: Wanted, *model_types: str) -> Keys:
+    """`head_dim`, without which models of these types cannot compute scalings."""
+    missing = wanted.architecture.model_type in model_types and wanted.config.get("head_dim") is None
+    return {"head_dim": wanted.architecture.head_width} if missing else {}
 
 
 def longest(wanted: Wanted, rope: Keys) -> Keys:

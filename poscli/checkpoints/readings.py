@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from poscli.checkpoints.architecture import Architecture, Config, LayerPositions
+from poscli.checkpoints.architecture import LOCAL, Architecture, Config, LayerPositions
 from poscli.checkpoints.checkpoint_model import own_encodings, quiet
 from poscli.equation import Encoding
 from poscli.equation.composed import Composed
@@ -189,13 +189,25 @@ def attentions(model: Any) -> list[Any]:
 def rotation_of(model: Any, attention: Any) -> tuple[str, str]:
     """The name of the module that turns a layer's queries and keys, "" for none, and the layer's type if it asks."""
     rotations = {name: each for name, each in model.named_modules() if type(each).__name__.endswith("RotaryEmbedding")}
-    if not rotations or getattr(model.config, "alibi", False) or not getattr(attention, "use_rope", True):
+    if not rotations or getattr(model.config, "alibi", False) or not _rotates(attention):
         return "", ""
-    local = bool(getattr(attention, "is_sliding", False))
-    by_locality = {name.endswith("_local"): name for name in rotations}  # Gemma 3 in version 4 has two modules
+    local = LOCAL in (getattr(attention, "attention_type", ""), getattr(attention, "layer_type", ""))
+    local = bool(getattr(attention, "is_sliding", local))
+    # Gemma 3 and OLMo 3 in version 4 have two modules.
+    by_locality = {name.endswith(("_local", f".{LOCAL}")): name for name in rotations}
     name = by_locality.get(local) or next(iter(rotations))
     asks = "layer_type" in inspect.signature(inspect.unwrap(type(rotations[name]).forward)).parameters
-    return name, attention.layer_type if asks else ""
+    return name, getattr(attention, "layer_type", "") or attention.attention_type if asks else ""
+
+
+def _rotates(attention: Any) -> bool:
+    """Whether a layer uses the rotations that it is given."""
+    name = type(attention).__name__
+    if name == "Cohere2Attention":
+        return attention.sliding_window is not None
+    if name == "Exaone4Attention":
+        return attention.sliding_window is None or bool(attention.is_sliding)
+    return bool(getattr(attention, "use_rope", True))
 
 
 def turns_now(module: Any, layer_type: str) -> Turns:
@@ -208,7 +220,7 @@ def turns_now(module: Any, layer_type: str) -> Turns:
 def window_of(attention: Any) -> int | None:
     """The window of a layer, which some classes hold themselves and others look up in the configuration."""
     if hasattr(attention, "sliding_window"):
-        window = attention.sliding_window
+        window = attention.sliding_window if getattr(attention, "is_sliding", True) else None
     else:
         reads = "sliding_window" in inspect.getsource(type(attention))
         window = getattr(attention.config, "sliding_window", None) if reads else None
@@ -219,7 +231,8 @@ def _turns(module: Any, layer_type: str, tokens: int) -> Turns:
     """What a fresh module of this class does in a text of this many tokens."""
     if module is None:
         return Turns(())
-    fresh = type(module)(config=module.config)
+    typed = "rope_type" in inspect.signature(type(module)).parameters  # OLMo 3 in version 4
+    fresh = type(module)(config=module.config, **({"rope_type": module.rope_type} if typed else {}))
     fresh(torch.zeros(1), torch.tensor([[tokens - 1]]), *([layer_type] if layer_type else []))
     return turns_now(fresh, layer_type)
 

@@ -107,7 +107,7 @@ def _rotation(leaves: Leaves) -> Leaf | None:
 def _ropes(architecture: Architecture, trained: Sequence[Leaves], wanted: Sequence[Leaves]) -> dict[str, Leaf]:
     """The rope that each type of layer is to have; Inexpressible if layers of one type would have several."""
     kind = architecture.kind
-    typed = isinstance(kind, RotaryKind) and kind.local_theta is not None
+    typed = isinstance(kind, RotaryKind) and (kind.local_theta is not None or not kind.scales_windows)
     ropes: dict[str, Leaf] = {}
     for before, after in zip(trained, wanted, strict=True):
         if _rotation(before) is None:

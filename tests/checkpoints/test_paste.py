@@ -27,6 +27,7 @@ from poscli.specs import build, parse
 INSTALLED = f"transformers {transformers.__version__.split('.')[0]}"
 TARGET = 4 * LENGTH
 ROTARY = ["llama", "gpt_neox", "qwen3", "smollm3", "gemma3", "olmo", "mistral", "falcon"]
+ROTARY += ["glm", "cohere2", "exaone4", "mixtral"]
 SCALINGS = ["rope-linear", "rope-ntk", "rope-dynamic", "yarn", "yarn(factor=8, beta_fast=16, beta_slow=2)", "llama3"]
 # An angle below TARGET has a relative error of a few roundings in float32: the frequency, its parts and the product.
 TOLERANCE = TARGET * 8 * 2**-24
@@ -74,6 +75,8 @@ def rotations(config):
         name: module for name, module in model.named_modules() if type(module).__name__.endswith("RotaryEmbedding")
     }
     x, pos = torch.zeros(1, 1), torch.arange(TARGET)[None]
+    if config["model_type"] == "cohere2":  # its numbers stand twice in a row, those of others half a head apart
+        return [tuple(each[..., ::2] for each in next(iter(modules.values()))(x, pos))]
     if config["model_type"] != "gemma3_text":
         return [next(iter(modules.values()))(x, pos)]
     if len(modules) == 2:  # version 4
@@ -105,7 +108,7 @@ def assert_turns_as(config, spec, keys):
 
 
 @pytest.mark.parametrize("target", ["rope-linear", "rope-dynamic", *SCALINGS[3:]])
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma3", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma3", "mistral", "glm"])
 @pytest.mark.parametrize("runtime", ["transformers 4", "transformers 5"])
 def test_what_is_pasted_is_read_as_the_spec_that_was_asked_for(family, target, runtime):
     config = config_of(family)

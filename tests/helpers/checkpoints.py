@@ -30,6 +30,7 @@ GAIN = 1.5  # of a weight matrix over one that keeps the variance of its input: 
 
 _SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "vocab_size": ROWS}
 _GATED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "max_position_embeddings": LENGTH}
+_LAYERED = _GATED | {"num_hidden_layers": 4, "sliding_window": 16}  # three layers with a window, then one without
 _ALIBI = {"hidden_size": 48, "n_layer": 2, "n_head": 8, "seq_length": LENGTH}
 _MPT = {"d_model": 48, "n_layers": 2, "n_heads": 8, "max_seq_len": LENGTH, "expansion_ratio": 2}
 _FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": LENGTH}
@@ -60,6 +61,32 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": _GATED
     | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 450.0}
     | {"attention_multiplier": 0.3, "logits_scaling": 1.5, "residual_multiplier": 0.8, "embedding_multiplier": 2.0},
+    "arcee": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 550.0},
+    "seed_oss": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "rope_theta": 650.0},
+    "ernie4_5": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 750.0},
+    "cohere": _GATED | {"num_attention_heads": 4, "rope_theta": 850.0, "logit_scale": 0.7},
+    "cohere2": _LAYERED | {"num_attention_heads": 4, "rope_theta": 950.0, "logit_scale": 0.7},
+    "glm": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 1050.0}
+    | {"partial_rotary_factor": 0.5},
+    "glm4": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 1150.0}
+    | {"partial_rotary_factor": 0.5},
+    "helium": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 1250.0},
+    "exaone4": _LAYERED | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1350.0},
+    "olmo3": _LAYERED
+    | {"num_attention_heads": 4, "rope_theta": 1550.0}
+    | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "flex_olmo": _GATED | {"num_attention_heads": 4, "rope_theta": 1650.0, "num_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1750.0, "sliding_window": 24}
+    | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "rope_theta": 1850.0}
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "granitemoe": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1950.0, "attention_multiplier": 0.3}
+    | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "bloom": _ALIBI,
     "bloom-6": _ALIBI | {"n_head": 6},
     "mpt": _MPT,
