@@ -3,7 +3,7 @@
 #   make check    format, lint and types        make test     fast tests (5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make wide     the cases that `make test` leaves out: before a release
-#   make other-cpu   those of them that depend on how a CPU rounds; .ci/run runs them with the kernels of another CPU
+#   make other-cpu   those of them that depend on how a CPU rounds: before a release, with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make browser  tests of report.html in a real browser (half a minute; installs Debian's chromium where it is missing)
 #   make servers  `poscli audit` and llama.cpp's own server with a model of 135 million parameters (an hour)

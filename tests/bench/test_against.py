@@ -315,6 +315,7 @@ def test_the_column_of_attention_says_what_torch_does(encoding: str, training: b
 # ---- as a program
 
 
+@pytest.mark.wide
 def test_the_program_times_both_on_equal_tokens(tmp_path: Path) -> None:
     shape = ("--preset", "nano", "--train-length", 32, "--lengths", "32,64", "--threads", 1, "--device", "cpu")
     asked = ("--quick", "-e", "learned", "-e", "rope", "-e", "dape", "--what", "eval", "--seconds", 0.1)

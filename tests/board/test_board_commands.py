@@ -136,6 +136,7 @@ def test_with_three_seeds_only_what_is_not_decided_gets_more(board, tmp_path):
     assert undecided(season, tmp_path, {"small": ["none"]}) == {"small": ["none"]}
 
 
+@pytest.mark.wide
 def test_with_tuned_rates_encodings_have_a_table_of_their_own(board, tmp_path):
     folder = shutil.copytree(board[0], tmp_path / "board")
     done = run(folder, board[1], "--stage", 1, "--tuned", "--no-costs")

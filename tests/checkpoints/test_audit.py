@@ -62,6 +62,13 @@ def test_a_right_server_has_no_faults(folder: Path, corpus: str, llama_cpp: bool
         assert reading["served"] == pytest.approx(reading["own"], rel=1e-4)
 
 
+def test_a_model_without_rope_is_compared_too(corpus: str, tmp_path: Path) -> None:
+    folder = make("bloom", tmp_path / "bloom")
+    with ModelServer(folder) as right, ModelServer(make("bloom-6", tmp_path / "other")) as wrong:
+        assert found(right, folder, corpus, "--target", "2x")["faults"] == []
+        assert [each["name"] for each in found(wrong, folder, corpus)["faults"]] == ["other weights"]
+
+
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LENGTH}
 SHARPER = YARN | {"factor": 1.0, "attention_factor": 1.3}
 WRONG: dict[str, tuple[dict[str, Any], str, list[tuple[str, float]]]] = {
@@ -86,7 +93,7 @@ def test_what_a_server_computes_instead_is_named_with_its_number(folder: Path, c
 
 
 def test_a_scaling_that_was_asked_for_is_right_and_one_that_is_ignored_is_named(folder: Path, corpus: str) -> None:
-    asked = ("--as", f"yarn(factor=4, original={LENGTH})", "--target", "1x")
+    asked = ("--as", "yarn(factor=4, original=1L)", "--target", "1x")
     with ModelServer(folder, {"rope_scaling": YARN}) as right, ModelServer(folder) as wrong:
         assert found(right, folder, corpus, *asked)["faults"] == []
         assert [each["name"] for each in found(wrong, folder, corpus, *asked)["faults"]] == ["scaling ignored"]

@@ -169,6 +169,7 @@ def test_pieces_of_the_control_come_from_other_documents_each(tmp_path: Path) ->
         assert max(runs) <= 2 * (160 // len(b"Word001x1 ") + 1)  # two pieces of one document may follow each other
 
 
+@pytest.mark.wide
 def test_the_standard_library_as_prose_records_and_echo() -> None:
     for spec in ("prose:stdlib", "records:stdlib", "echo:stdlib"):
         documents = [document.content for document in source_of(spec).read().documents]

@@ -51,6 +51,7 @@ def test_no_output_depends_on_a_later_token(spec: str) -> None:
     torch.testing.assert_close(trained(other)[:, :12], trained(text)[:, :12], rtol=0, atol=limit)
 
 
+@pytest.mark.wide
 def test_a_single_layer_learns_to_copy_with_them_and_not_without() -> None:
     """Random tokens, each text twice: the second half can be known, but for its first token, by copying alone."""
 

@@ -44,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.wide
 def test_a_suite_takes_the_best_of_nine_trials(folder: Path) -> None:
     assert_refused(("run", "tuned.toml", "--dry-run"), 2, ("poscli tune none", "--tokens 64"), notes=1)
     (found,) = document("tune", "none", *OPTIONS)

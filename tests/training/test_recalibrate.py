@@ -46,6 +46,7 @@ def losses(run: Run) -> pd.DataFrame:
     return rows[(rows["variant"] == "full") & (rows["length"] == LENGTH)]["nll"]
 
 
+@pytest.mark.wide
 def test_recalibration_makes_a_rope_model_without_positions_better_and_is_found_again(out: Path) -> None:
     """It trains other weights beside those of the run, on other windows, with lower learning rates, and is recorded."""
     run = part(out, "rope as none (recalibrated 12800)")

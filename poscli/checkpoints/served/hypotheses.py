@@ -32,18 +32,13 @@ class Theory:
     said: Callable[[Sequence[float]], str]  # what the server does and should not, in a few words
 
 
-def rotation(spec: str) -> Leaf | None:
-    """The rotary encoding of the first layer of a spec that has one; None if none has."""
-    leaves = [leaf for layer in parse(spec).layers for leaf in layer]
-    return next((leaf for leaf in leaves if "base" in get(leaf.name).options()), None)
-
-
 def theories(expected: str, length: int) -> list[Theory]:
-    """The mistakes that are looked for in a server which should compute the positions `expected`.
+    """The mistakes that are looked for in a server which should compute the positions `expected`; none without rope.
 
     `length` is the trained length, to which YaRN refers where the spec names no other.
     """
-    leaf = rotation(expected)
+    leaves = [leaf for layer in parse(expected).at(length).layers for leaf in layer]
+    leaf = next((leaf for leaf in leaves if "base" in get(leaf.name).options()), None)
     return [] if leaf is None else list(_theories(leaf, length))
 
 
@@ -59,7 +54,7 @@ def _theories(leaf: Leaf, length: int) -> Iterator[Theory]:
     def other(name: str, **changed: Any) -> str:
         """Another rotation, with the options of the expected one that it has too."""
         known = get(name).options()
-        every = {**given, "base": base, "original": original, "attention": None, **changed}
+        every = {**given, "base": base, "original": original if name == YARN else None, "attention": None, **changed}
         return _written(name, {key: value for key, value in every.items() if key in known and value is not None})
 
     for times in THETAS:
