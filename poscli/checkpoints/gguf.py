@@ -129,7 +129,7 @@ def _unpack(path: Path, folder: Path, config_only: bool) -> None:
     except OSError:
         raise
     except Exception as error:  # transformers checks little
-        said = " ".join(str(error).split())[:200] or type(error).__name__
+        said = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         raise UsageError(
             f"transformers {transformers.__version__} cannot read {printable(path)}: {said}; name the checkpoint that "
             "it was converted from"

@@ -1,0 +1,81 @@
+"""Files of llama.cpp as checkpoints: the weights, positions and tokens of the checkpoint that they were made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import make
+from cli_runner import cli
+from gguf_files import write_gguf
+
+from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.source import find
+from poscli.data import tokenizers
+from poscli.system.errors import CORRUPT, DATA, USAGE
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make("llama", tmp_path_factory.mktemp("checkpoint") / "tiny")
+
+
+@pytest.fixture
+def file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POSCLI_CACHE", str(tmp_path / "cache"))
+    return write_gguf(folder, tmp_path / "tiny.gguf")
+
+
+def test_a_file_has_the_logits_the_positions_and_the_tokens_of_the_checkpoint(folder: Path, file: Path) -> None:
+    text = "The keeper counted the ships.\nThey had not arrived, and the harbour was dark."
+    found = {}
+    for name in (folder, file, file.parent):
+        config, _ = checkpoint_config(Wish(str(name)), CPU)
+        model = load_checkpoint(config, CPU)
+        with torch.inference_mode():
+            logits = torch.cat([part for _, part in model.logits_in_slices(torch.arange(60)[None])], dim=1)
+        found[name] = config.encoding, logits, tokenizers.tokenizer(config.tokenizer).encode(text.encode())
+    encoding, logits, tokens = found[folder]
+    for name in (file, file.parent):
+        assert found[name][0] == encoding
+        torch.testing.assert_close(found[name][1], logits, rtol=0, atol=1e-5 * float(logits.std()))
+        assert list(found[name][2]) == list(tokens)
+    assert checkpoint_config(Wish(str(file)), CPU)[0].checkpoint.name == "tiny"
+
+
+def test_a_file_is_unpacked_once_and_its_card_needs_no_weights(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = cli("card", file)
+    assert card.code == 0
+    assert "No faults" in card.out
+    assert not list((file.parent / "cache").rglob("*.safetensors"))
+    first = find(str(file))
+    assert "unpacking" in capsys.readouterr().err
+    assert find(str(file)) == first
+    assert capsys.readouterr().err == ""
+    assert first.spec == str(file)
+
+
+def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) -> None:
+    scaled = write_gguf(folder, file.with_name("scaled.gguf"), {"llama.rope.scaling.type": "yarn"})
+    unknown, damaged = file.with_name("unknown.gguf"), file.with_name("damaged.gguf")
+    unknown.write_bytes(file.read_bytes().replace(b"llama", b"lambo"))
+    damaged.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    other = file.with_name("other.gguf")
+    other.write_text("no model")
+    for path, code, said in (
+        (file.parent, DATA, "holds 5 GGUF files; name one"),
+        (scaled, USAGE, "scales rope (yarn), which transformers does not read from a GGUF file"),
+        (unknown, USAGE, "lambo"),
+        (damaged, CORRUPT, "is damaged"),
+        (other, CORRUPT, "is no GGUF file"),
+    ):
+        for command in (("card",), ("extrapolate", "--model")):
+            result = cli(*command, path)
+            assert (result.code, result.out) == (code, ""), (path, result.err)
+            assert said in result.err
+            assert [line.split(":")[0] for line in result.err.splitlines() if not line.startswith("unpacking")] == [
+                "error"
+            ]
