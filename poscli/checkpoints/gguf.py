@@ -53,12 +53,12 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"{printable(path)} needs the package {package} to be read: pip install 'poscli[gguf]'")
     try:
-        _check(path)
         root = cache_folder() / "gguf"
         folder = root / f"{path.stem}-{_mark(path)}{'-config' * config_only}"
         make_in_cache(root)
         with FileLock(f"{folder}.lock"):
             if not folder.is_dir():
+                _check(path)
                 if not config_only:
                     note(f"unpacking {printable(path)}, once; it is kept in {folder}")
                 made = Path(tempfile.mkdtemp(dir=root))

@@ -241,7 +241,7 @@ def llama_cpp(wanted: Wanted, model: str) -> Snippet:
     first = f"gguf-set-metadata MODEL.gguf {key} {wanted.target}\n"
     notes: tuple[str, ...] = (
         "The server serves no more tokens than the file says. The first line, of the package gguf, changes that in the "
-        f"file, so take a copy; `--override-kv {key}=int:{wanted.target}` is said to do it without.",
+        "file: take a copy.",
     )
     if wanted.ropes and wanted.ropes[wanted.main].name == GROUPED:
         program, first = COMPLETION, ""

@@ -157,6 +157,21 @@ def test_a_server_that_cannot_be_audited_is_refused_in_one_line(folder: Path, co
     assert result.out == ""
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+@pytest.mark.parametrize(
+    "content", [[], "text", {"data": 1}, {"data": [{"name": "x"}]}, {"choices": [3]}, {"usage": 5}]
+)
+def test_an_answer_of_another_form_is_one_line(
+    folder: Path, corpus: str, path: str, content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(folder) as server:
+        name = "models" if path == "/v1/models" else "completion"
+        monkeypatch.setattr(server, name, lambda *_: (200, content))
+        result = audit(server, folder, corpus, "--target", "1x")
+    assert (result.code, result.out) == (DATA, "")
+    assert len(result.err.strip().splitlines()) == 1
+
+
 def test_an_endpoint_that_is_none_is_refused_in_one_line(folder: Path, corpus: str) -> None:
     with ModelServer(folder) as server:
         url = server.url

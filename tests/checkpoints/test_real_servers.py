@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -52,8 +53,6 @@ def model() -> Path:
 @contextmanager
 def serving(model: Path, **options: Any) -> Iterator[str]:
     """llama.cpp's server, on a free port; its address."""
-    import json
-
     given = {"model.path": str(model), "port": 0, "n_parallel": 1, "warmup": False, **options}
     command = [sys.executable, "-c", START, json.dumps(given)]
     with subprocess.Popen(

@@ -66,11 +66,9 @@ def audit_server(
     """
     from poscli.checkpoints.served.audit import audited, open_audit
 
-    auditor, names, tokens, seconds = open_audit(
-        url, model, as_=as_, target=target, served=served, corpus=corpus, device_name=device
-    )
+    auditor, seconds = open_audit(url, model, as_=as_, target=target, served=served, corpus=corpus, device_name=device)
     plan.confirm(seconds, "--target", yes=yes)
-    found = audited(auditor, names, tokens)
+    found = audited(auditor)
     emit(json_, found.to_json(), lambda: _show(found))
     if found.faults:
         raise typer.Exit(FAILED)

@@ -10,7 +10,7 @@ and what breaks in one is the server's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ WINDOW = 512  # tokens that are read to compare log-probabilities, or the traine
 SCORED = 64  # of them at most, the last ones; also the tokens of the passage
 FITTED, JUDGED = 2, 2  # windows on which theories are fitted, and others on which the best one is judged
 STEPS = 24  # evaluations of a theory while its numbers are fitted
-CERTAIN = 1e-3  # the probability of chance below which another theory is preferred
+CHANCE = 1e-3  # the probability of chance below which another theory is preferred
 CLEARER = 0.7  # ... and its residuals at most this share of those of the stated positions
 ALIKE = 0.9  # the least correlation of log-probabilities of one model, however it is quantised
 BREAK = 0.1  # nats per token above the loss without other text, beyond all doubt, is where a model breaks
@@ -129,15 +129,26 @@ def audit_texts(corpus: str, tokenizer: str, length: int, target: int) -> Texts:
 
 
 class Auditor:
-    """A server, and the model at hand that it should be."""
+    """A server, and the model at hand, called `name`, that it should be; inputs of up to `target` tokens are tried."""
 
-    def __init__(self, server: Server, model: LanguageModel, trained: str, expected: str, words: Texts) -> None:
-        self.server, self.model, self.trained, self.expected, self.words = server, model, trained, expected, words
+    def __init__(
+        self, server: Server, model: LanguageModel, name: str, trained: str, expected: str, words: Texts, target: int
+    ) -> None:
+        """`trained` is the spec that the model was loaded with, and `expected` the one that the server should have."""
+        self.server, self.model, self.name, self.words, self.target = server, model, name, words, target
+        self.trained, self.expected = trained, expected
         self.scored = len(words.passage)
+        self._own: dict[tuple[str, tuple[int, ...]], Values] = {}
+
+    def own(self, spec: str, tokens: Sequence[int]) -> Values:
+        """The log-probabilities of the last tokens of an input under a spec, in nats; computed once."""
+        key = spec, tuple(tokens)
+        if key not in self._own:
+            self._own[key] = self._computed(spec, tokens)
+        return self._own[key]
 
     @torch.inference_mode()
-    def own(self, spec: str, tokens: Sequence[int]) -> Values:
-        """The log-probabilities of the last tokens of an input under a spec, in nats."""
+    def _computed(self, spec: str, tokens: Sequence[int]) -> Values:
         model = self.model if spec == self.trained else with_encoding(self.model, spec, self.trained)
         ids_1T = torch.tensor(tokens, device=model.device)[None]
         parts = [part for _, part in model.logits_in_slices(ids_1T[:, :-1], self.scored)]
@@ -169,23 +180,22 @@ class Auditor:
                 offered.append((theory, spec_of(theory, theory.start)))
             except UsageError:
                 continue  # the model cannot read under it
-        known = self.residuals(self.expected, first, fitted)
-        best, least, numbers = None, float(np.square(known).mean()), list[float]()
+        best, numbers = None, list[float]()
+        least = rms(self.residuals(self.expected, first, fitted))
         with Meter("audit: compare", len(offered)) as progress:
             for theory, spec in offered:
-                loss = float(np.square(self.residuals(spec, first, fitted)).mean())
+                differ = rms(self.residuals(spec, first, fitted))
                 progress.advance(1, theory.fault)
-                if loss < least:
-                    best, least, numbers = theory, loss, list(theory.start)
+                if differ < least:
+                    best, least = theory, differ
         if best is None:
             return None, self.expected, []
         if best.start:
             numbers = self.fit(lambda x: spec_of(best, x), best.start, fitted)
         spec = spec_of(best, numbers)
         before, after = self.residuals(self.expected, others, judged), self.residuals(spec, others, judged)
-        if np.sqrt(np.square(after).mean()) > CLEARER * np.sqrt(np.square(before).mean()):
-            return None, self.expected, []
-        if wilcoxon(np.abs(before), np.abs(after), alternative="greater").pvalue > CERTAIN:
+        chance = wilcoxon(np.abs(before), np.abs(after), alternative="greater").pvalue
+        if rms(after) > CLEARER * rms(before) or chance > CHANCE:
             return None, self.expected, []
         return best, spec, numbers
 
@@ -194,7 +204,9 @@ class Auditor:
         pairs = zip(windows, served, strict=True)
         return np.concatenate([values - self.own(spec, window) for window, values in pairs])
 
-    def fit(self, spec_of: Any, start: Sequence[float], served: list[Values]) -> list[float]:
+    def fit(
+        self, spec_of: Callable[[Sequence[float]], str], start: Sequence[float], served: list[Values]
+    ) -> list[float]:
         """The numbers of a theory under which the residuals are smallest, to about one part in a hundred."""
         with Meter("audit: fit", STEPS) as progress:
 
@@ -204,16 +216,15 @@ class Auditor:
                     spec = spec_of(np.exp(logs).tolist())
                 except UsageError:  # a number that the encoding does not take, such as a factor below 1
                     return np.inf
-                found = self.residuals(spec, self.words.windows[:FITTED], served)
-                return float(np.log(np.square(found).mean()))
+                return float(np.log(rms(self.residuals(spec, self.words.windows[:FITTED], served))))
 
             options = {"maxfev": STEPS, "xatol": 0.01, "fatol": 1e-3, "initial_simplex": _simplex(np.log(start))}
             found = minimize(loss, np.log(start), method="Nelder-Mead", options=options)
         return [float(f"{number:.4g}") for number in np.exp(found.x)]
 
-    def curve(self, spec: str, target: int) -> Iterator[tuple[LongRead, Values | None, Values]]:
+    def curve(self, spec: str) -> Iterator[tuple[LongRead, Values | None, Values]]:
         """The passage behind growing amounts of other text, and the log-probabilities of both."""
-        lengths = self.lengths(target)
+        lengths = self.lengths
         with Meter("audit: read", sum(lengths)) as progress:
             for tokens in lengths:
                 ids = self.words.behind(tokens)
@@ -227,10 +238,11 @@ class Auditor:
                 mean = None if served is None else -float(served.mean())
                 yield LongRead(tokens, mean, -float(own.mean()), refusal), served, own
 
-    def lengths(self, target: int) -> list[int]:
+    @property
+    def lengths(self) -> list[int]:
         """The numbers of tokens to read the passage among: a window, L/2, L and the target."""
         length, window = self.model.shape.length, len(self.words.windows[0]) + 1
-        return sorted({n for n in (window, length // 2, length, target) if window <= n <= target})
+        return sorted({n for n in (window, length // 2, length, self.target) if window <= n <= self.target})
 
     def broken(self, least: Values, whole: int, broken: int) -> int:
         """The number of tokens, between two, from which the server's loss is higher than it is at best."""
@@ -243,17 +255,15 @@ class Auditor:
         return broken
 
 
-def audited(auditor: Auditor, names: tuple[str, str], target: int) -> Audit:
-    """The whole audit of inputs of up to `target` tokens; `names` are those of the model at hand and of the server.
+def audited(auditor: Auditor) -> Audit:
+    """The whole audit.
 
     UsageError if the server reads no window, DataError if it fails or serves another model on the way.
     """
     served = auditor.served()
     theory, spec, numbers = auditor.explained(served)
-    expected, words = auditor.expected, auditor.words
-    residual, explained = (
-        float(np.sqrt(np.square(auditor.residuals(each, words.windows, served)).mean())) for each in (expected, spec)
-    )
+    server, words, expected = auditor.server, auditor.words, auditor.expected
+    residual, explained = (rms(auditor.residuals(each, words.windows, served)) for each in (expected, spec))
     own = np.concatenate([auditor.own(spec, window) for window in words.windows])
     correlation = float(np.corrcoef(own, np.concatenate(served))[0, 1])
     faults = []
@@ -261,22 +271,22 @@ def audited(auditor: Auditor, names: tuple[str, str], target: int) -> Audit:
         faults.append(
             ServerFault(
                 "other weights",
-                f"its log-probabilities correlate by {correlation:.2f} with those of {names[0]} under any positions "
-                "that were tried: it serves another model, or reads other tokens",
+                f"its log-probabilities correlate by {correlation:.2f} with those of {auditor.name}, under the best of "
+                "the positions that were tried: it serves another model, or reads other tokens",
             )
         )
     elif theory is not None:
         faults.append(ServerFault(theory.fault, theory.said(numbers)))
-    read = list(auditor.curve(spec, target))
-    again = auditor.server.log_probs(words.windows[0], auditor.scored)
+    read = list(auditor.curve(spec))
+    again = server.log_probs(words.windows[0], auditor.scored)
     if np.abs(again - served[0]).max() > max(1.0, 10 * explained):
-        raise DataError(f"{auditor.server.url} gives other log-probabilities than before: it changed its model")
+        raise DataError(f"{server.url} gives other log-probabilities than before: it changed its model")
     breaks = None
     (_, least, own_least), whole = read[0], read[0][0].tokens
     assert least is not None  # as long as a window, which it has read before
     for reading, values, ours in read:
         if values is None:
-            faults.append(ServerFault("cap", f"it refuses {reading.tokens} tokens"))
+            faults.append(ServerFault("cap", f"it does not read {reading.tokens} tokens ({reading.refusal})"))
             break
         if not faults and (wrong := _of_long_inputs(reading, values, ours, own_least, explained)):
             faults.append(ServerFault("long inputs", wrong))
@@ -284,17 +294,17 @@ def audited(auditor: Auditor, names: tuple[str, str], target: int) -> Audit:
             breaks = auditor.broken(least, whole, reading.tokens)
         whole = reading.tokens
     return Audit(
-        url=auditor.server.url,
-        program=auditor.server.program,
-        served=names[1],
-        model=names[0],
+        url=server.url,
+        program=server.program,
+        served=server.model,
+        model=auditor.name,
         expected=expected,
         explains=spec,
         residual=residual,
         residual_explained=explained,
         correlation=correlation,
         length=auditor.model.shape.length,
-        target=target,
+        target=auditor.target,
         breaks=breaks,
         readings=tuple(reading for reading, _, _ in read),
         faults=tuple(faults),
@@ -312,7 +322,7 @@ def _of_long_inputs(read: LongRead, served: Values, own: Values, least: Values, 
         if 2 * -served.mean() > -own.mean() - least.mean():
             return ""
         return f"{said}its loss is {read.served:.2f} nats, and should be {read.own:.2f}: it reads less than it was sent"
-    differ = float(np.sqrt(np.square(served - own).mean()))
+    differ = rms(served - own)
     if differ <= max(LONGER * explained, LEAST):
         return ""
     return (
@@ -324,6 +334,11 @@ def _of_long_inputs(read: LongRead, served: Values, own: Values, least: Values, 
 def _simplex(start: Values) -> Values:
     """Where the search begins: the start, and a third more of each number."""
     return np.array([start, *(start + np.log(1.35) * row for row in np.eye(len(start)))])
+
+
+def rms(values: Values) -> float:
+    """The root mean square."""
+    return float(np.sqrt(np.square(values).mean()))
 
 
 def clearly_lower(values: Values, least: Values) -> bool:
@@ -346,8 +361,8 @@ def audit_verdict(found: Audit) -> str:
 
 def open_audit(
     url: str, model: str, *, as_: str | None, target: str | None, served: str | None, corpus: str, device_name: str
-) -> tuple[Auditor, tuple[str, str], int, float]:
-    """The server and the model at hand, their names, the longest input in tokens, and the seconds that it takes about.
+) -> tuple[Auditor, float]:
+    """The audit that a command line asks for, and about how many seconds it takes.
 
     UsageError, DataError or CorruptError, each in a line, for what cannot be audited.
     """
@@ -365,14 +380,14 @@ def open_audit(
             f"--target {target} is {longest} tokens, and must be between {min(WINDOW, length)} and {LONGEST_WINDOW}"
         )
     words = audit_texts(config.corpus, config.tokenizer, length, longest)
-    auditor = Auditor(server, load_checkpoint(config, device), config.encoding, expected, words)
+    held = load_checkpoint(config, device)
+    auditor = Auditor(server, held, config.checkpoint.name, config.encoding, expected, words, longest)
     start = time.perf_counter()
     auditor.own(expected, words.windows[0])
     measured = time.perf_counter() - start
     passes = 2 * (FITTED + JUDGED) + FITTED * len(theories(expected, length)) + 1
     window, parameters = len(words.windows[0]), config.checkpoint.parameters
     reach = config.model.layers * config.model.width  # multiplications per token of input and token that it sees
-    lengths = auditor.lengths(longest)
-    effort = sum(n / window * (parameters + reach * n) / (parameters + reach * window) for n in lengths)
+    effort = sum(n / window * (parameters + reach * n) / (parameters + reach * window) for n in auditor.lengths)
     # The server is taken to be as fast as this machine.
-    return auditor, (config.checkpoint.name, server.model), longest, measured * (passes + 2 * effort)
+    return auditor, measured * (passes + 2 * effort)

@@ -14,12 +14,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
 import requests
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
@@ -37,12 +38,66 @@ RETRIES = Retry(
 )
 TIMEOUT = (10, 600)  # seconds: to connect, and for an answer, which may have to read many thousand tokens first
 MOST_SAID = 200  # characters of a server's own message
-CERTAIN = 1e4  # added to the score of a token that must be generated
+FORCED = 1e4  # added to the score of a token that must be generated
 TOO_LONG = re.compile(r"context|too long|maximum|max_model_len|exceed|n_ctx", re.IGNORECASE)
 
 
 class TooLongError(DataError):
-    """A server refuses a prompt because of its length."""
+    """A server does not read a prompt because of its length."""
+
+
+class Listed(BaseModel):
+    """A model in the list of a server. llama.cpp states its context in `meta`, vLLM in `max_model_len`."""
+
+    id: str
+    owned_by: str = ""
+    meta: dict[str, Any] | None = None
+    max_model_len: int | None = None
+
+
+class Models(BaseModel):
+    """The answer to GET /v1/models."""
+
+    data: list[Listed]
+
+
+class LogProbs(BaseModel):
+    """Log-probabilities of the tokens of a prompt, the first of which has none, and of the answer."""
+
+    token_logprobs: list[float | None] | None = None
+
+
+class Completion(BaseModel):
+    """One of the answers of OpenAI's completions."""
+
+    logprobs: LogProbs | None = None
+
+
+class Usage(BaseModel):
+    """How many tokens were read."""
+
+    prompt_tokens: int | None = None
+
+
+class Made(BaseModel):
+    """A token that llama.cpp has generated."""
+
+    id: int
+    logprob: float
+
+
+class ServerAnswer(BaseModel):
+    """What is read of an answer to POST: the first fields of both kinds of server, then those of each."""
+
+    model: str | None = None
+    system_fingerprint: str | None = None
+    choices: list[Completion] = []
+    usage: Usage | None = None
+    tokens_evaluated: int | None = None
+    completion_probabilities: list[Made] = []
+
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Server(ABC):
@@ -53,7 +108,7 @@ class Server(ABC):
     def __init__(self, url: str, session: requests.Session, model: str, context: int | None) -> None:
         self.url, self.model, self.context = url, model, context  # context: tokens, None if the server does not say
         self._session = session
-        self._served: tuple[Any, Any] | None = None  # what answers call the model
+        self._served: tuple[str | None, str | None] | None = None  # what answers call the model
 
     @abstractmethod
     def log_probs(self, tokens: Sequence[int], last: int) -> NDArray[np.float64]:
@@ -63,21 +118,21 @@ class Server(ABC):
         number of tokens than it was sent, serves another model than before, or fails.
         """
 
-    def _ask(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        answer = asked(self._session, "POST", f"{self.url}{path}", request)
-        served = answer.get("model"), answer.get("system_fingerprint")
+    def _ask(self, path: str, request: dict[str, Any]) -> ServerAnswer:
+        answer = asked(ServerAnswer, self._session, "POST", f"{self.url}{path}", request)
+        served = answer.model, answer.system_fingerprint
         if self._served is None:
             self._served = served
         elif self._served != served:
-            before, now = (printable(" ".join(str(part) for part in each if part)) for each in (self._served, served))
+            before, now = (printable(" ".join(filter(None, each))) for each in (self._served, served))
             raise DataError(
                 f"{self.url} answered as {before} and now as {now}: it changed its model; audit one at a time"
             )
         return answer
 
-    def _check_read(self, sent: int, read: Any) -> None:
-        if isinstance(read, int) and read != sent:
-            raise TooLongError(f"{self.url} read {read} of {sent} tokens: it cuts prompts")
+    def _check_read(self, sent: int, read: int | None) -> None:
+        if read is not None and read != sent:
+            raise TooLongError(f"{self.url} was sent {sent} tokens and read {read}")
 
 
 class OpenAI(Server):
@@ -88,9 +143,10 @@ class OpenAI(Server):
     def log_probs(self, tokens: Sequence[int], last: int) -> NDArray[np.float64]:
         request = {"model": self.model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0, "logprobs": 1}
         answer = self._ask("/v1/completions", request | {"echo": True})
-        self._check_read(len(tokens), (answer.get("usage") or {}).get("prompt_tokens"))
-        found = ((answer.get("choices") or [{}])[0].get("logprobs") or {}).get("token_logprobs")
-        if not isinstance(found, list) or len(found) < len(tokens):
+        self._check_read(len(tokens), answer.usage.prompt_tokens if answer.usage else None)
+        logprobs = answer.choices[0].logprobs if answer.choices else None
+        found = (logprobs and logprobs.token_logprobs) or []
+        if len(found) < len(tokens):
             raise DataError(
                 f"{self.url} returns no log-probabilities of the prompt (echo with logprobs); audit a server that "
                 "does, such as vLLM, SGLang or llama.cpp"
@@ -113,16 +169,16 @@ class LlamaCpp(Server):
                 "temperature": 0,
                 "cache_prompt": True,
             }
-            answer = self._ask("/completion", request | {"logit_bias": [[tokens[end], CERTAIN]]})
-            self._check_read(end, answer.get("tokens_evaluated"))
-            made = (answer.get("completion_probabilities") or [{}])[0]
-            if made.get("id") != tokens[end] or "logprob" not in made:
+            answer = self._ask("/completion", request | {"logit_bias": [[tokens[end], FORCED]]})
+            self._check_read(end, answer.tokens_evaluated)
+            made = answer.completion_probabilities
+            if not made or made[0].id != tokens[end]:
                 raise DataError(f"{self.url} returns no log-probability of a token that it is made to generate")
-            found.append(made["logprob"])
+            found.append(made[0].logprob)
         return _finite(found, self.url)
 
 
-def _finite(values: list[Any], url: str) -> NDArray[np.float64]:
+def _finite(values: Sequence[float | None], url: str) -> NDArray[np.float64]:
     numbers = np.array([np.nan if value is None else value for value in values], np.float64)
     if not np.isfinite(numbers).all() or (numbers > 0).any():
         raise DataError(f"{url} returns log-probabilities that are none: each must be a number of at most 0")
@@ -146,22 +202,20 @@ def connect(url: str, model: str | None = None) -> Server:
         session.mount(scheme, HTTPAdapter(max_retries=RETRIES))
     if key := next((os.environ[name] for name in KEYS if os.environ.get(name)), ""):
         session.headers["Authorization"] = f"Bearer {key}"
-    listed = asked(session, "GET", f"{root}/v1/models").get("data") or [{}]
-    names = [str(each.get("id")) for each in listed if isinstance(each, dict)]
-    if model is not None and model not in names:
-        raise UsageError(f"{root} serves no {printable(model)}; it serves {printable(', '.join(names))}")
-    if model is None and len(names) != 1:
-        raise UsageError(f"{root} serves {len(names)} models; give --served with one of {printable(', '.join(names))}")
-    name = model or names[0]
-    entry = listed[names.index(name)]
-    if entry.get("owned_by") == "llamacpp":
-        meta = entry.get("meta") or {}
-        return LlamaCpp(root, session, name, meta.get("n_ctx"))
-    return OpenAI(root, session, name, entry.get("max_model_len"))
+    listed = {each.id: each for each in asked(Models, session, "GET", f"{root}/v1/models").data}
+    names = printable(", ".join(listed) or "none")
+    if model is not None and model not in listed:
+        raise UsageError(f"{root} serves no {printable(model)}; it serves {names}")
+    if model is None and len(listed) != 1:
+        raise UsageError(f"{root} serves {len(listed)} models: {names}; name one with --served")
+    entry = listed[model or next(iter(listed))]
+    if entry.owned_by == "llamacpp":
+        return LlamaCpp(root, session, entry.id, (entry.meta or {}).get("n_ctx"))
+    return OpenAI(root, session, entry.id, entry.max_model_len)
 
 
-def asked(session: requests.Session, method: str, url: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The object of JSON that a server answers with; DataError, in one line, if there is none."""
+def asked(kind: type[M], session: requests.Session, method: str, url: str, request: dict[str, Any] | None = None) -> M:
+    """What a server answers, of this kind; DataError, in one line, if it answers something else or not at all."""
     try:
         response = session.request(method, url, json=request, timeout=TIMEOUT)
     except requests.RequestException as error:
@@ -177,9 +231,11 @@ def asked(session: requests.Session, method: str, url: str, request: dict[str, A
     if not response.ok:
         raise DataError(f"{url} fails with status {response.status_code}: {printable(said) or 'it says no more'}")
     try:
-        content = response.json()
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise DataError(f"{url} answers with what is no object of JSON: it is no server of a language model")
-    return content
+        return kind.model_validate_json(response.content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{url} answers otherwise than a server of a language model ({printable(where + ': ' if where else '')}"
+            f"{printable(first['msg'])}); is the URL right?"
+        ) from error
