@@ -82,7 +82,8 @@ def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
             named, folder = packed, gguf.unpacked(packed, config_only=config_only)
         if not folder.is_dir():
             hint = f"; for a model of the hub write hf:{spec}" if re.fullmatch(r"[\w.-]+/[\w.-]+(@\S+)?", spec) else ""
-            what = f"there is no folder {printable(spec)}; give {FORMS}{hint}"
+            kind = "file" if folder.suffix == gguf.SUFFIX else "folder"
+            what = f"there is no {kind} {printable(spec)}; give {FORMS}{hint}"
             if Path(spec).is_file():
                 what = f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}"
             raise DataError(what)

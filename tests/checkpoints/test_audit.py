@@ -180,6 +180,8 @@ def test_an_endpoint_that_is_none_is_refused_in_one_line(folder: Path, corpus: s
     for address, code, said in (
         (url, DATA, "does not answer"),
         ("localhost:8000", USAGE, "is no URL of a server"),
+        ("http://[::1", USAGE, "is no URL of a server"),
+        ("http://localhost:99999", USAGE, "is no URL of a server"),
         ("http://me:word@localhost:8000", USAGE, "leave it out"),
     ):
         result = cli("audit", address, *asked)

@@ -191,8 +191,12 @@ def connect(url: str, model: str | None = None) -> Server:
     UsageError for what is no URL, and for a name that the server does not know; DataError if it does not answer, or
     refuses the key.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets without an end, a port above 65535
+        valid = False
+    if not valid:
         raise UsageError(f"{printable(url)} is no URL of a server; write http://HOST:PORT or https://HOST")
     if parts.username or parts.password:
         raise UsageError(f"the URL holds a password: leave it out, and set {KEYS[0]} to the server's key")
