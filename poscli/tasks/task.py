@@ -120,7 +120,7 @@ class Text(HeldOut):
         needed = (-(-length // stride) + 1) * stride
         return (
             f"length {length} with stride {stride} needs a held-out document of {needed} tokens, and the longest has "
-            f"{self.sizes.max(initial=0)}; give a smaller --max-len or --stride"
+            f"{self.sizes.max(initial=0)}; give a corpus with longer ones, or shorter windows"
         )
 
     def _places(self, spans: Spans, count: int) -> NDArray[np.int64]:
