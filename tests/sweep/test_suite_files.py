@@ -119,7 +119,7 @@ def test_suites_that_cannot_run_train_nothing(text: str, words: str | tuple[str,
 
 def test_a_suite_whose_windows_no_document_fills_trains_nothing(folder: Path) -> None:
     (folder / "far.toml").write_text(SUITE.replace("max_len = 128", "max_len = 1_048_576"))
-    assert_refused(("run", "far.toml"), 4, ("length 1048576", "held-out document", "--max-len"))
+    assert_refused(("run", "far.toml"), 4, ("length 1048576", "held-out document", "shorter windows"))
 
 
 def test_a_suite_whose_encodings_cannot_be_evaluated_as_others_trains_nothing(folder: Path) -> None:
