@@ -460,7 +460,7 @@ def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[
 def pace_without_attention(model: LanguageModel) -> tuple[float, float]:
     """Seconds per token of all of a model but its attention, for windows measured whole, and at their end only."""
     base, slope = attention_pace(model.encodings, model)
-    short = [_pass(model, SHORT, part, model.device) for part in (1, PIECES_PER_WINDOW)]
+    short = [_pass(model, SHORT, part, model.device, windows=1) for part in (1, PIECES_PER_WINDOW)]
     whole, at_the_end = (max(0.0, seconds - base - slope * SHORT) for seconds in short)
     return whole, at_the_end
 
@@ -508,9 +508,12 @@ def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> Pa
 
 
 @torch.inference_mode()
-def _pass(model: LanguageModel, length: int, part: int, device: torch.device) -> float:
-    """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short."""
-    tokens = torch.zeros(max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
+def _pass(model: LanguageModel, length: int, part: int, device: torch.device, windows: int = 0) -> float:
+    """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short.
+
+    Without a number of `windows`, there are as many as an evaluation reads together.
+    """
+    tokens = torch.zeros(windows or max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
     for _ in range(2):
         start = time.monotonic()
         for _, logits in model.logits_in_slices(tokens, length // part):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.api.arguments import checked
+from poscli.checkpoints import CORPUS
 from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
 from poscli.model.load import keep
 from poscli.runs.run import Run
@@ -17,7 +18,7 @@ __all__ = ["checkpoint"]
 def checkpoint(
     model: str | Path,
     *,
-    corpus: str = "stdlib",
+    corpus: str = CORPUS,
     length: int | None = None,
     precision: str = "auto",
     device: str = "auto",

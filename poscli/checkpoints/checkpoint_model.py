@@ -18,7 +18,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +32,7 @@ from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.equation.composed import Composed
+from poscli.model.cache import LayerCache
 from poscli.specs import build, parse
 from poscli.system.console import warn_once
 from poscli.system.errors import DataError, UsageError
@@ -126,15 +127,23 @@ def _refusal(folder: Path, error: Exception) -> DataError:
 
 @dataclass
 class Seats:
-    """Where attention of the stock model finds the encoding of its layer, and the positions of the current input."""
+    """Where attention of the stock model finds the encoding of its layer, and the positions of the current input.
+
+    With `past`, the input goes on after tokens whose keys and values it holds, one part per layer; those of the input
+    are added to it. The positions are those of all tokens.
+    """
 
     head_width: int
     encodings: Sequence[Encoding] = ()
     positions: dict[int, Positions] = field(default_factory=dict)
+    tokens: int = 0  # of the input
+    past: Sequence[LayerCache] = ()
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scaling: float) -> Tensor:
         """Attention output `[B, H, T, D]` from the outputs of the projections; `scaling` is the factor on q . k."""
         encoding, dtype = self.encodings[layer], q_BHTD.dtype
+        if self.past:
+            k_BGTD, v_BGTD, _ = self.past[layer].extend(k_BGTD, v_BGTD, None)
         inner = attention_dtype(q_BHTD)
         shared = q_BHTD.shape[1] // k_BGTD.shape[1]
         k_BHTD, v_BHTD = (x.to(inner).repeat_interleave(shared, dim=1) for x in (k_BGTD, v_BGTD))
@@ -157,9 +166,13 @@ def attention_dtype(like: Tensor) -> torch.dtype:
 
 
 def trunk_of(stock: Any) -> Any:
-    """The stock model without its head. (Gemma 3 in version 4 of transformers calls itself its base model.)"""
+    """The stock model without its head.
+
+    (Gemma 3 in version 4 of transformers calls itself its base model, and the head of OPT calls a part of it.)
+    """
     trunk = stock.base_model
-    return stock.model if trunk is stock else trunk
+    trunk = stock.model if trunk is stock else trunk
+    return getattr(trunk, "decoder", trunk)
 
 
 def head(stock: Any, tokens_BT: Tensor, states_BTW: Any) -> Tensor:
@@ -244,16 +257,15 @@ def _replace_table(trunk: Any, seats: Seats) -> None:
     if hasattr(trunk, "wpe"):
         table, width = trunk.wpe, trunk.wpe.embedding_dim
         table.forward = partial(_embedded, table, seats, width)
-    decoder = getattr(trunk, "decoder", trunk)
-    if hasattr(decoder, "embed_positions"):
-        table = decoder.embed_positions
+    if hasattr(trunk, "embed_positions"):
+        table = trunk.embed_positions
         table.forward = partial(_embedded, table, seats, table.embedding_dim)
 
 
 def _embedded(table: nn.Embedding, seats: Seats, width: int, *_: Any, **__: Any) -> Tensor:
     """What the encoding adds to every token's embedding, `[1, T, W]`."""
     first = seats.encodings[0]
-    pos = seats.positions[id(first)].pos
+    pos = seats.positions[id(first)].pos[-seats.tokens :]
     nothing = torch.zeros(1, len(pos), width, dtype=table.weight.dtype, device=table.weight.device)
     ids = torch.zeros(1, len(pos), dtype=torch.long, device=table.weight.device)
     return first.embed(nothing, pos, ids) if "embed" in first.blanks else nothing
@@ -264,9 +276,8 @@ def table_of(stock: Any) -> Tensor | None:
     trunk = trunk_of(stock)
     if hasattr(trunk, "wpe"):
         return trunk.wpe.weight
-    decoder = getattr(trunk, "decoder", trunk)
-    if hasattr(decoder, "embed_positions"):
-        table = decoder.embed_positions
+    if hasattr(trunk, "embed_positions"):
+        table = trunk.embed_positions
         return table.weight[table.offset :]
     return None
 
@@ -332,6 +343,14 @@ OWN_ATTENTION: dict[str, tuple[Callable[..., Any], Trunk]] = {
 }
 
 
+@dataclass(frozen=True)
+class Past:
+    """What a model has read: the keys and values of each layer, and the number of tokens."""
+
+    layers: Sequence[LayerCache]
+    tokens: int = 0
+
+
 CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
 # The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
 # the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
@@ -384,14 +403,33 @@ class CheckpointModel:
             part = slice(first, first + step)
             yield part, head(self.stock, tokens_BT[:, part], states_BTW[:, part])
 
-    def states(self, tokens_BT: Tensor) -> Tensor:
-        """The last layer's output `[B, T, W]`, as the head takes it."""
+    def states(self, tokens_BT: Tensor, past: Past | None = None) -> Tensor:
+        """The last layer's output `[B, T, W]`, as the head takes it, of tokens that go on after those of `past`."""
         distinct = {id(encoding): encoding for encoding in self.encodings}
-        self._seats.encodings = self.encodings
-        self._seats.positions = {
-            key: encoding.locate(tokens_BT.shape[1], tokens_BT.device) for key, encoding in distinct.items()
-        }
-        return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
+        seats, tokens = self._seats, tokens_BT.shape[1]
+        seats.encodings, seats.tokens = self.encodings, tokens
+        seats.past = () if past is None else past.layers
+        all_tokens = tokens if past is None else past.tokens + tokens
+        seats.positions = {key: encoding.locate(all_tokens, tokens_BT.device) for key, encoding in distinct.items()}
+        try:
+            return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
+        finally:
+            seats.past = ()
+
+    def read(self, tokens_BT: Tensor) -> Past:
+        """The keys and values of every layer for tokens at the beginning of a text."""
+        past = Past([LayerCache() for _ in self.encodings])
+        self.states(tokens_BT, past)
+        return Past(past.layers, tokens_BT.shape[1])
+
+    def logits_after(self, past: Past, tokens_BT: Tensor) -> Tensor:
+        """Logits `[B, T, V]` of tokens that go on after those of `past`, which stays as it is.
+
+        The past may have been read under other encodings: it holds keys before any dependence on positions, and they
+        get those of this model. The states that they were made of stay those of the other.
+        """
+        copied = Past([replace(layer) for layer in past.layers], past.tokens)
+        return head(self.stock, tokens_BT, self.states(tokens_BT, copied))
 
 
 def load_checked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 from poscli.checkpoints.architecture import Architecture, architecture
 from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run, config_of
 from poscli.checkpoints.paste import Snippet, cropped, snippets
+from poscli.checkpoints.request import AdviceRequest
 from poscli.checkpoints.source import find
 from poscli.checkpoints.wanted import fixed
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
-from poscli.config.validate import LONGEST_TEXT, LONGEST_WINDOW
+from poscli.config.validate import LONGEST_TEXT, LONGEST_WINDOW, validated
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
 from poscli.report.advice import Advice, Candidate
@@ -29,6 +30,8 @@ from poscli.workflows import evaluate, setups_of
 
 # Lengths of contexts are powers of two: 32k is the name of 32,768.
 CONTEXT_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
+PROTOCOL = "fixed"  # every scored token has inputs of the target's length before it
+STRIDES, MOST_SCORED = 8, 1024  # the trained length is so many strides; tokens scored at the end of an input
 
 
 @dataclass(frozen=True)
@@ -71,24 +74,36 @@ def read_target(text: str, train_length: int) -> int:
     return tokens
 
 
-def opened(
-    model: str, target: str, *, corpus: str, tokens: int, encodings: Sequence[str], device_name: str, runs: Path
-) -> Matrix:
+def opened(model: str, target: str, request: AdviceRequest, *, device_name: str, runs: Path) -> Matrix:
     """The checkpoint and the evaluations that are asked for. Nothing is written.
 
-    `model` is DIR or hf:ORG/NAME@REVISION, `target` the length of the inputs as `read_target` takes it, `tokens` the
-    number to score per length and protocol, and `encodings` those to compare; without any, all that need no training.
-    The factor of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and
-    what it costs on short ones must be measured with this factor.
+    `model` is DIR or hf:ORG/NAME@REVISION, and `target` the length of the inputs as `read_target` takes it. The factor
+    of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and what it
+    costs on short ones must be measured with this factor.
+
+    Only what the advice is made of is measured: one protocol, which scores the same tokens at every length, and the
+    ways to limit attention for the model as it is alone. More tokens are scored at the end of each input than
+    `extrapolate` does, because a long input takes as long however few of its tokens are scored.
     """
     device = device_of(device_name)
-    run_config, rows = checkpoint_config(Wish(model, corpus), device)
+    run_config, rows = checkpoint_config(Wish(model, request.corpus, request.length, request.precision), device)
     assert run_config.checkpoint is not None
     length = run_config.length
     longest = read_target(target, length)
-    wanted = posthoc_specs(run_config, list(encodings or [ALL]), strict=True)
-    specs = dict.fromkeys(fixed(spec, length, longest) for spec in wanted)
-    request = ExtrapolateRequest.model_validate({"lengths": (1, longest / length), "tokens": tokens, "as": list(specs)})
+    if request.lengths and request.lengths[-1] * length > longest:
+        raise UsageError(
+            f"--lengths {request.lengths[-1]:g} is above --target {target}, which is {longest / length:g} times the "
+            "trained length; leave it out"
+        )
+    wanted = posthoc_specs(run_config, request.as_ or [ALL], strict=True)
+    values = {
+        "as": list(dict.fromkeys(fixed(spec, length, longest) for spec in wanted)),
+        "lengths": tuple(dict.fromkeys((1.0, *request.lengths, longest / length))),
+        "tokens": request.tokens,
+        "stride": request.stride or max(1, min(MOST_SCORED, length // STRIDES)),
+        "baselines": request.baselines,
+    }
+    asked = validated(ExtrapolateRequest, values, "advise")
     run, task = checkpoint_run(run_config, rows, runs, device)
     source = find(run_config.checkpoint.source, config_only=True)
     config = dict(config_of(source))
@@ -99,8 +114,17 @@ def opened(
         architecture=architecture(config),
         run=run_config,
         target=longest,
-        work=tuple(setups_of([run], request, device, open_task=lambda *names: task)),
+        work=tuple(
+            _needed(setup, tuple(request.baselines) if request.minutes else setup.settings.baselines)
+            for setup in setups_of([run], asked, device, open_task=lambda *names: task)
+        ),
     )
+
+
+def _needed(setup: EvaluationSetup, baselines: tuple[str, ...]) -> EvaluationSetup:
+    """What the advice needs of an evaluation; `baselines` limit the attention of the model as it is."""
+    settings = replace(setup.settings, only=PROTOCOL, baselines=() if setup.run.under_another else baselines)
+    return EvaluationSetup(setup.run, setup.task, settings, setup.device)
 
 
 def measured(matrix: Matrix) -> Tables:

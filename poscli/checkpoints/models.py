@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from poscli.checkpoints import gguf
+from poscli.checkpoints import CORPUS, gguf
 from poscli.checkpoints.architecture import Config, architecture, quantization_of, whole
 from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
@@ -38,7 +38,7 @@ class Wish:
     """What a person says of a checkpoint: where it is, and what its configuration does not say or says wrongly."""
 
     model: str  # DIR or hf:ORG/NAME@REVISION
-    corpus: str = "stdlib"
+    corpus: str = CORPUS
     length: int | None = None  # tokens it was trained on; None: what config.json says
     precision: str = "auto"  # auto: that of the weights
 

@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,24 @@ class MeasuredLosses:
     engine_reason: str = ""  # why no faster engine ran
     where: Mapping[str, str] = field(default_factory=dict)  # the columns of `provenance.measured_on`
 
+    @property
+    def spans(self) -> Spans:
+        """The windows whose losses are there."""
+        return np.empty((0, 2), np.int64) if self.losses is None else self.losses.spans
+
+    def beside(self, earlier: MeasuredLosses) -> MeasuredLosses:
+        """The losses of this measurement and of an earlier one of other windows, under the same settings."""
+        if self.losses is None or earlier.losses is None:
+            return self
+        spans = np.concatenate([earlier.spans, self.spans])
+        order = np.argsort(span_keys(spans))
+        both = {
+            name: np.concatenate([earlier.losses.values[name], values])[order]
+            for name, values in self.losses.values.items()
+        }
+        seconds, peak = earlier.seconds + self.seconds, max(earlier.peak_mb, self.peak_mb)
+        return replace(self, losses=Losses(spans[order], both), seconds=seconds, peak_mb=peak)
+
     def content(self, key: str) -> bytes:
         """A Parquet file of the losses, one row per token: document, end of the window, position in it, measurements.
 
@@ -100,18 +118,34 @@ class MeasuredLosses:
         return file.getvalue()
 
     @staticmethod
-    def of_content(content: bytes, key: str, spans: Spans, length: int) -> MeasuredLosses | None:
-        """The measurement in a file of `content`; None if it was made under another key or for other windows."""
+    def of_content(
+        content: bytes, key: str, spans: Spans, tokens: NDArray[np.int64], length: int, *, alone: bool
+    ) -> MeasuredLosses | None:
+        """The losses of the last `tokens` of these windows that are in a file of `content`.
+
+        Windows of which it has more or fewer are left out. None if it has no window, or was made under another key.
+
+        `alone`: windows go through the model one at a time. Otherwise their losses depend in the last bits on the
+        others that are read, and so that equal settings give equal results, the file must have these windows exactly.
+        """
         import pyarrow.parquet as pq
 
         table = pq.read_table(io.BytesIO(content))
         metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-        if metadata.get("key") != key or table.num_rows != len(spans) * length:
+        if metadata.get("key") != key or not table.num_rows or table.num_rows % length:
             return None
-        measured = [name for name in table.column_names if name not in ("document", "end", "position")]
-        values = {name: table[name].to_numpy().reshape(len(spans), length) for name in measured}
-        of_earlier_versions = {"where": dict.fromkeys(ADDED_COLUMNS, "")}
-        return MeasuredLosses(Losses(spans, values), **(of_earlier_versions | json.loads(metadata["cost"])))
+        column = {name: table[name].to_numpy().reshape(-1, length) for name in table.column_names}
+        kept = np.stack([column.pop("document")[:, 0], column.pop("end")[:, 0]], axis=1).astype(np.int64)
+        del column["position"]
+        row = np.searchsorted(span_keys(kept), span_keys(spans)).clip(max=len(kept) - 1)
+        as_many = (~np.isnan(column[NLL])).sum(axis=1)[row] == tokens
+        found = np.flatnonzero((kept[row] == spans).all(axis=1) & as_many)
+        if not len(found) or not (alone or len(found) == len(kept) == len(spans)):
+            return None
+        values = {name: each[row[found]] for name, each in column.items()}
+        cost = {"where": dict.fromkeys(ADDED_COLUMNS, "")} | json.loads(metadata["cost"])
+        cost["seconds"] *= len(found) / len(kept)
+        return MeasuredLosses(Losses(spans[found], values), **cost)
 
 
 @dataclass(frozen=True)
@@ -148,21 +182,29 @@ LN2 = math.log(2)
 class Scores:
     """The last `scored` tokens of these windows of a task's text for a length, read in pieces.
 
-    `piece` maps the length of the windows that a model read to the tokens that are scored at the end of each.
+    `piece` maps the length of the windows that a model read to the tokens that are scored at the end of each. Intervals
+    come from the differences between documents or, where they are few, between parts of `unit` scored tokens, which
+    understates the spread.
     """
 
-    def __init__(self, task: Task, length: int, spans: Spans, scored: int, piece: Callable[[int], int]) -> None:
+    def __init__(
+        self, task: Task, length: int, spans: Spans, scored: int, piece: Callable[[int], int], unit: int
+    ) -> None:
         text = task.text(length)
         self.task, self.length, self.spans, self.scored, self.piece = task, length, spans, scored, piece
         self.counts = text.counts(spans, scored)
         targets = text.targets(spans, scored)
         self.bytes = np.where(self.counts, task.token_bytes(targets), 0)
         self.unigram = task.unigram(targets)  # nats of each token
-        documents, unit = np.unique(spans[:, 0], return_inverse=True)
+        documents, place = np.unique(spans[:, 0], return_inverse=True)
         self.documents = len(documents)
-        by_document = self.documents >= FEWEST_DOCUMENTS  # else windows, which understates the spread
-        self.units, self.resampled = (unit, "documents") if by_document else (np.arange(len(spans)), "spans")
-        self.unit_names = [str(n) for n in documents] if by_document else [f"{n}:{end}" for n, end in spans]
+        if self.documents >= FEWEST_DOCUMENTS:
+            self.resampled, self.parts, self.units = "documents", 1, place
+            self.unit_names = [str(n) for n in documents]
+        else:
+            parts = pieces(spans, scored, unit)
+            self.resampled, self.parts, self.units = "spans", scored // unit, np.arange(len(parts))
+            self.unit_names = [f"{n}:{end}" for n, end in parts]
 
     def numbers(self, losses: Losses) -> dict[str, Any]:
         """Losses with their interval, the best possible losses, and the task's own columns."""
@@ -233,4 +275,5 @@ class Scores:
         return self.mean(np.concatenate(found).reshape(len(self.spans), self.scored))
 
     def _per_unit(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        return np.bincount(self.units, weights=values.sum(axis=1)).astype(np.float64)
+        parts = values.reshape(len(values) * self.parts, -1)
+        return np.bincount(self.units, weights=parts.sum(axis=1)).astype(np.float64)

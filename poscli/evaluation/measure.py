@@ -19,9 +19,9 @@ from torch import Tensor
 
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
-from poscli.evaluation.losses import NLL, Losses, MeasuredLosses, Scores
+from poscli.evaluation.losses import NLL, Losses, MeasuredLosses, Scores, span_keys
 from poscli.evaluation.plan import Measurement, Plan, record_of
-from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.protocol import EvaluationSettings, largest_divisor
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import LOSSES, Run
 from poscli.runs.schema import FULL
@@ -47,6 +47,7 @@ from poscli.system.signals import Abandoned, Stop, stoppable
 from poscli.tasks import Spans, Task
 
 PASS_TOKENS = 8192  # tokens in one forward pass; more are no faster on CPU and take more memory
+UNIT_TOKENS = 64  # of one document, at most, that intervals resample together where there are few documents
 
 Measurements = dict[Measurement, MeasuredLosses]
 
@@ -72,7 +73,8 @@ class EvaluationSetup:
             plan = self.plan
             piece = partial(plan.protocols[protocol].piece, self.settings)
             spans, scored = plan.spans(protocol, length), plan.scored(protocol, length)
-            self._scores[protocol, length] = Scores(self.task, length, spans, scored, piece)
+            unit = largest_divisor(scored, UNIT_TOKENS) if self.settings.only else scored
+            self._scores[protocol, length] = Scores(self.task, length, spans, scored, piece, unit)
         return self._scores[protocol, length]
 
 
@@ -99,13 +101,17 @@ class Evaluation:
             return {each: self._measure(each, spans, progress, stop) for each, spans in planned.items()}
 
     def _measure(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> MeasuredLosses:
-        """Make one measurement, or read it from its file if it was made before."""
+        """Make one measurement, or those of its windows whose losses are in its file already."""
+        tokens = self.setup.plan.measured_tokens(measurement)
         with together():  # the first rank reads and writes
-            known = self._known(measurement, spans) if ranks().first else None
-        if any_rank(known is not None):
-            progress.advance(cost(measurement, spans))
+            known = self._known(measurement, spans, tokens) if ranks().first else None
+        left = ~np.isin(span_keys(spans), span_keys(spans[:0] if known is None else known.spans))
+        progress.advance(cost(measurement, spans[~left]))
+        if any_rank(not left.any()):
             return known or MeasuredLosses(None)
-        measured = self._run(measurement, spans, progress, stop)
+        measured = self._run(measurement, spans[left], tokens[left], progress, stop)
+        if known is not None:
+            measured = measured.beside(known)
         with together():
             if measured.losses is not None:
                 self.setup.run.files.write(f"{LOSSES}/{measurement.file}", measured.content(self._key))
@@ -115,10 +121,11 @@ class Evaluation:
     def _key(self) -> str:
         """What decides the losses of this evaluation, beside the windows."""
         setup = self.setup
-        return json.dumps([SCHEMA, setup.run.id, record_of(setup.run, setup.settings), device_name(setup.device)])
+        record = record_of(setup.run, replace(setup.settings, tokens=setup.settings.stride))
+        return json.dumps([SCHEMA, setup.run.id, record, device_name(setup.device)])
 
-    def _known(self, measurement: Measurement, spans: Spans) -> MeasuredLosses | None:
-        """A measurement that was made before; None if there is none, or its file is damaged."""
+    def _known(self, measurement: Measurement, spans: Spans, tokens: NDArray[np.int64]) -> MeasuredLosses | None:
+        """The losses of the windows that were measured before; None without any, or if their file is damaged."""
         files, name = self.setup.run.files, f"{LOSSES}/{measurement.file}"
         if not files.has(name):
             return None
@@ -127,16 +134,18 @@ class Evaluation:
         except CorruptError as error:
             note(f"{str(error).partition(';')[0]}: measuring it again")
             return None
-        return MeasuredLosses.of_content(content, self._key, spans, measurement.window)
+        alone = 2 * measurement.window > PASS_TOKENS and ranks().count == 1
+        return MeasuredLosses.of_content(content, self._key, spans, tokens, measurement.window, alone=alone)
 
-    def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> MeasuredLosses:
-        """Make a measurement; of several ranks, only the first one gets the losses.
+    def _run(
+        self, measurement: Measurement, spans: Spans, tokens: NDArray[np.int64], progress: Meter, stop: Stop
+    ) -> MeasuredLosses:
+        """Measure the last `tokens` of each of these windows; of several ranks, only the first one gets the losses.
 
         A pass reads as many windows as have PASS_TOKENS together, and measures equally many tokens in each. In each
         round every rank makes one pass.
         """
         length, model, count = measurement.window, self.models[measurement.model], ranks().count
-        tokens = self.setup.plan.measured_tokens(measurement)
         passes = list(_passes(tokens, max(1, PASS_TOKENS // length)))
         reader = np.empty(len(spans), np.int64)  # the rank that reads each window
         for number, windows in enumerate(passes):

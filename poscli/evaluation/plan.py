@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -54,7 +54,7 @@ class Plan:
 
     def __init__(self, task: Task, settings: EvaluationSettings) -> None:
         self.task, self.settings = task, settings
-        names = dict.fromkeys((*task.protocols, *settings.protocols))
+        names = dict.fromkeys([settings.only] if settings.only else (*task.protocols, *settings.protocols))
         self.protocols: dict[str, Protocol] = {name: PROTOCOLS.get(name)() for name in names}
         self.baselines = {name: baseline(name) for name in dict.fromkeys((PAIRED, *settings.baselines))}
         self._refuse_other_windows()
@@ -73,9 +73,12 @@ class Plan:
     def spans(self, protocol: str, length: int) -> Spans:
         """The windows of a protocol at a length, sorted, each once."""
         if (protocol, length) not in self._spans:
-            chosen = self.protocols[protocol].spans(self._documents[length], length)
-            self._spans[protocol, length] = _distinct(chosen)
+            self._spans[protocol, length] = _distinct(self.drawn(protocol, length))
         return self._spans[protocol, length]
+
+    def drawn(self, protocol: str, length: int) -> Spans:
+        """The windows of a protocol at a length, in the order in which they are drawn."""
+        return self.protocols[protocol].spans(self._documents[length], length)
 
     def windows(self, protocol: str, length: int, window: int) -> Spans:
         """The windows of `window` tokens that read what a protocol scores at a length."""
@@ -110,8 +113,13 @@ class Plan:
             rows = np.searchsorted(span_keys(spans), span_keys(windows))
             counts[rows] = np.maximum(counts[rows], last)
         if measurement.model == FULL:
-            whole = max(WHOLE_WINDOWS, WHOLE_SHARE * self.settings.tokens // measurement.window)
-            counts[np.unique(np.linspace(0, len(spans) - 1, whole).round().astype(np.int64))] = measurement.window
+            if self.settings.only:  # those of the first stride, so that an evaluation of more tokens goes on from it
+                first = Plan(self.task, replace(self.settings, tokens=self.settings.stride)).measurements()
+                rows = np.searchsorted(span_keys(spans), span_keys(first[measurement]))
+            else:
+                whole = max(WHOLE_WINDOWS, WHOLE_SHARE * self.settings.tokens // measurement.window)
+                rows = np.unique(np.linspace(0, len(spans) - 1, whole).round().astype(np.int64))
+            counts[rows] = measurement.window
         return counts
 
     @cached_property

@@ -37,6 +37,7 @@ class EvaluationSettings:
     ngram: int = DEFAULT_NGRAM  # tokens that must occur again, in the table of recall by distance
     baselines: tuple[str, ...] = DEFAULT_BASELINES
     protocols: tuple[str, ...] = ()  # beside those of the task
+    only: str = ""  # the one protocol to measure; none: those of the task and `protocols`
 
     def __post_init__(self) -> None:
         if self.max_len < self.train_length:

@@ -33,6 +33,7 @@ from poscli.report.verdicts import (
     HOLDS,
     MAY_USE_CONTEXT,
     NOT_TESTED,
+    UNCLEAR,
     USES_CONTEXT,
     is_failure,
     meanings,
@@ -291,9 +292,11 @@ def _encoding(advice: Advice, chosen: Candidate) -> list[str]:
 
 def _window(advice: Advice) -> list[str]:
     """Why the last tokens are all that should be read, and what would do the least harm."""
+    gaining = [each for each in advice.candidates if each.gain.difference > 0]
+    doubtful = [each.name for each in gaining if each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT, UNCLEAR)]
     lines = [
         f"Let {advice.model} read the last {advice.train_length} tokens only: of {len(advice.candidates)} ways to read "
-        f"{advice.target}, none is better."
+        f"{advice.target}, none is {'known to be ' if doubtful else ''}better."
     ]
     holding = [each for each in advice.candidates if each.verdict == HOLDS]
     if holding:
@@ -303,6 +306,9 @@ def _window(advice: Advice) -> list[str]:
             f"{advice.bits} or more: its gain is {_numbers(cheapest.gain)} and its cost {_numbers(cheapest.cost)} "
             f"{advice.bits}."
         )
-    if doubtful := [each.name for each in advice.candidates if each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT)]:
-        lines.append(f"The gain of {listed(doubtful)} may be chance, given how many were tried: score more --tokens.")
+    if doubtful:
+        lines.append(
+            f"The gain of {listed(doubtful)} may be chance, given how many were tried and how much text was read: "
+            "score more --tokens."
+        )
     return lines

@@ -11,6 +11,7 @@ from checkpoints import LENGTH, make, write_corpus
 
 from poscli import estimate
 from poscli.checkpoints import matrix
+from poscli.checkpoints.request import AdviceRequest
 from poscli.runs.run import Run
 
 
@@ -44,10 +45,8 @@ def test_each_encoding_is_timed_and_the_checkpoint_is_loaded_once(
 
     monkeypatch.setattr(estimate, "load_model", counted)
     folder, corpus = make("llama", tmp_path / "tiny"), write_corpus(tmp_path / "ships.jsonl")
-    asked = matrix.opened(
-        str(folder), "4x", corpus=corpus, tokens=256, encodings=["yarn", "self-extend"], device_name="cpu",
-        runs=tmp_path / "runs",
-    )  # fmt: skip
+    request = AdviceRequest(corpus=corpus, tokens=256, **{"as": ["yarn", "self-extend"]})
+    asked = matrix.opened(str(folder), "4x", request, device_name="cpu", runs=tmp_path / "runs")
     jobs = estimate.evaluations(asked.work, why=False)
     seconds = {name: job.seconds for job in jobs for name in ("yarn", "self-extend") if name in job.encoding}
     passes = {name: each - estimate.STATISTICS_SECONDS for name, each in seconds.items()}

@@ -86,6 +86,26 @@ def test_own_positions_give_the_stock_logits(family: str, tmp_path: Path) -> Non
         assert apart(ours(tokens(length)), expected) < ROUNDING, (length, ours.architecture.spec)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_that_is_read_in_two_parts_has_the_logits_of_the_whole(family: str, tmp_path: Path) -> None:
+    _, model = stock(family, tmp_path)
+    first, second = tokens(LENGTH)[:, :40], tokens(LENGTH)[:, 40:]
+    past = model.read(first)
+    whole = model(tokens(LENGTH))[:, 40:]
+    for _ in range(2):  # the past stays as it is
+        assert apart(model.logits_after(past, second), whole) < ROUNDING
+
+
+def test_what_was_read_under_one_encoding_gets_the_positions_of_another(tmp_path: Path) -> None:
+    """In a model of one layer the keys before their positions are the same, however the first part was read."""
+    _, model = stock("llama", tmp_path, num_hidden_layers=1)
+    squeezed = with_encoding(model, "rope-linear(factor=3, base=5000.0)", model.architecture.spec)
+    first, second = tokens(LENGTH)[:, :40], tokens(LENGTH)[:, 40:]
+    found = squeezed.logits_after(model.read(first), second)
+    assert apart(found, squeezed(tokens(LENGTH))[:, 40:]) < ROUNDING
+    assert apart(found, model(tokens(LENGTH))[:, 40:]) > 0.01
+
+
 # Settings that change attention and not positions, each of which is off in FAMILIES.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon with groups": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),

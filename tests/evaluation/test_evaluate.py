@@ -307,6 +307,21 @@ def test_an_evaluation_goes_on_from_the_lengths_it_has(copied, forwards):
     pd.testing.assert_frame_equal(table_of(run)[known], before[known])
 
 
+def test_windows_that_were_measured_alone_are_measured_once(copied, monkeypatch, forwards):
+    """Where each window is a pass of its own, an evaluation of more tokens goes on from one of fewer."""
+    run = run_of(copied, "alibi")
+    monkeypatch.setattr(measure, "PASS_TOKENS", 1)
+    forget(run, losses=True)
+    for tokens in (64, 256):
+        before = len(forwards)
+        assert cli("extrapolate", *ALL, "--tokens", tokens, "--out", copied).code == 0
+    further = len(forwards) - before
+    after = forget(run, losses=True)
+    assert cli("extrapolate", *ALL, "--tokens", 256, "--out", copied).code == 0
+    assert 0 < further < len(forwards) - before - further
+    pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), after.drop(columns=COST))
+
+
 def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwards):
     run = run_of(copied, "alibi")
     before = forget(run, losses=True)

@@ -343,15 +343,23 @@ def test_losses(snapshot: Snapshot) -> None:
     losses = Losses(spans, {"nll": nll, "accuracy": (nll > 1).astype(np.float32)})
     measured = MeasuredLosses(losses, seconds=2.5, peak_mb=7.0, engine="sdpa", engine_reason="slow", where={"cpu": "x"})
     content = measured.content("key")
-    again = MeasuredLosses.of_content(content, "key", spans, 12)
+    whole = np.full(4, 12)
+    again = MeasuredLosses.of_content(content, "key", spans, whole, 12, alone=False)
     assert again is not None
     assert again.losses is not None
     assert all((values == losses.values[name]).all() for name, values in again.losses.values.items())
-    others = [("other", spans, 12), ("key", spans[:3], 12), ("key", spans, 13)]
-    assert not any(MeasuredLosses.of_content(content, *other) for other in others)
+    some = MeasuredLosses.of_content(
+        content, "key", np.array([[0, 20], [4, 12], [5, 40]]), np.array([12, 12, 2]), 12, alone=True
+    )
+    assert some is not None
+    assert some.losses is not None
+    others = [("other", spans, whole, 12), ("key", spans + 1, whole, 12), ("key", spans, whole, 13)]
+    assert not any(MeasuredLosses.of_content(content, *other, alone=True) for other in others)
+    assert not MeasuredLosses.of_content(content, "key", spans[:3], whole[:3], 12, alone=False)
     kept = pq.read_table(io.BytesIO(content))
     cut = [Losses(spans, {"nll": nll[:, :n]}) for n in (4, 9, 12)]
     parts = {
+        "some": told([some.spans, some.losses.nll[:, [0, 9, 10]], some.seconds]),
         "read": told([again.seconds, again.peak_mb, again.engine, again.engine_reason, again.where, again.status]),
         "columns": told({name: kept[name].to_numpy()[[0, 11, 12, -1]] for name in kept.column_names}),
         "types": told([str(each) for each in kept.schema.types]),

@@ -76,6 +76,16 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     assert "may be chance" in answer(found)[-1]
 
 
+@pytest.mark.parametrize("documents", [1, 3])
+def test_a_gain_on_too_little_text_is_not_said_to_be_none(documents):
+    rows, _ = measured(own=gains(-0.5), yarn=gains(0.2))
+    few = advice_on(rows, LossTable(units_of(rows, documents=documents)), "m", T)
+    assert few.chosen is None
+    said = answer(few)
+    assert said[0].endswith("none is known to be better.")
+    assert said[-1].startswith("The gain of yarn may be chance")
+
+
 def shifted(seed):
     """How much harder the text is for the model of a seed, in nats, under every encoding."""
     return {0: 0.0, 1: 0.5, 2: -0.3, 7: 0.9}[seed]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +12,20 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from poscli.cli import complete, plan
+from poscli.checkpoints.request import AdviceRequest
+from poscli.cli import plan
 from poscli.cli.commands import command
-from poscli.cli.options import Device, Json, Out, read_option
-from poscli.system.console import emit, out
+from poscli.cli.options import Device, Json, Out, from_model
+from poscli.system.console import emit, note, out
 from poscli.system.errors import UsageError, near
-from poscli.system.text import printable
+from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
+    from poscli.checkpoints.budget import Dropped
     from poscli.checkpoints.paste import Snippet
+    from poscli.checkpoints.search import Found
 
+SEARCH_SHARE = 1 / 3  # of --minutes, after which no further number is looked for
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
 
 Model = Annotated[str, typer.Argument(metavar="DIR|hf:ORG/NAME", help="A checkpoint of transformers.")]
@@ -29,18 +36,6 @@ Target = Annotated[
         help="The length of the inputs: tokens, such as 8192, 32k (32,768) or 1M, or 4x the trained length.",
     ),
 ]
-Corpus = Annotated[
-    str,
-    typer.Option("--corpus", help="The text to measure on, like your own.", autocompletion=complete.corpora),
-]
-Tokens = Annotated[str, typer.Option("--tokens", help="Tokens to score per length and protocol, such as 8k or 1M.")]
-As = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--as", help="Compare these encodings, by default all that need no training; repeatable.",
-        autocompletion=complete.specs,
-    ),
-]  # fmt: skip
 Runtime = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,12 +46,12 @@ Runtime = Annotated[
 
 
 @command("advise", after="extrapolate")
+@from_model({"baselines": ("--baseline",)})
 def advise(
     model: Model,
     target: Target,
-    corpus: Corpus = "stdlib",
-    tokens: Tokens = "8k",
-    as_: As = None,
+    request: AdviceRequest,
+    *,
     runtime: Runtime = None,
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
@@ -68,40 +63,75 @@ def advise(
 
     It is measured under every encoding that needs no training, with the factor for the target written out, at the
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
+    With --minutes, the encodings that do worse on the first inputs are left out of the next ones.
     """
-    from poscli.checkpoints import matrix
-    from poscli.config.validate import TokenCount
+    from poscli.checkpoints import budget, matrix
+    from poscli.checkpoints.search import searched
     from poscli.estimate import evaluations
+    from poscli.evaluation.posthoc import ALL
     from poscli.report.advice import advice_on, answer, show_advice
     from poscli.statistics.comparison import LossTable
 
+    begun = time.monotonic()
     for name in runtime or ():
         if name not in PROGRAMS:
             raise UsageError(f"--runtime {name!r}: {near(name, PROGRAMS)}")
-    count = read_option(TokenCount, tokens, "--tokens")
-    asked = matrix.opened(
-        model, target, corpus=corpus, tokens=count, encodings=as_ or (), device_name=device, runs=out_ / "runs"
-    )
-    jobs = evaluations(asked.work, why=False)
-    if dry_run:
-        plan.show(jobs, json_)
-        return
-    plan.confirm(sum(job.seconds for job in jobs), "--target or --tokens", yes=yes)
-    tables = matrix.measured(asked)
+    asked = matrix.opened(model, target, request, device_name=device, runs=out_ / "runs")
+    found: list[Found] = []
+    if request.search and not dry_run:
+        found = searched(asked, until=begun + 60 * SEARCH_SHARE * (request.minutes or math.inf))
+        named = [*(request.as_ or [ALL]), *(each.spec for each in found)]
+        wider = request.model_copy(update={"as_": list(dict.fromkeys(named))})
+        asked = matrix.opened(model, target, wider, device_name=device, runs=out_ / "runs")
+    left_out: tuple[budget.Dropped, ...] = ()
+    if request.minutes is not None and not dry_run:
+        plan.confirm(60 * request.minutes, "--minutes", yes=yes)
+        spent = budget.within(asked, request.minutes, begun=begun)
+        tables, left_out = spent.tables, spent.left_out
+    else:
+        jobs = evaluations(asked.work, why=False)
+        if dry_run:
+            plan.show(jobs, json_)
+            if request.minutes is not None:
+                note(f"this is without a limit: --minutes {request.minutes:g} leaves encodings out, or reads less text")
+            return
+        plan.confirm(sum(job.seconds for job in jobs), "--target or --tokens, or give --minutes", yes=yes)
+        tables = matrix.measured(asked)
     advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.name, asked.target)
     pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
     document = {"answer": answer(advice), **advice.record(), "paste": [each.record() for each in pasted]}
+    document |= {"left_out": [asdict(each) for each in left_out], "search": [asdict(each) for each in found]}
     if other is not None:
         document["instead"] = {"spec": other.spec, "paste": [each.record() for each in others]}
 
     def show() -> None:
+        for each in found:
+            line = f"search for {each.number}: {each.spec}, {each.loss:.3f} bits per byte at the ends of other inputs"
+            out().print(Text(printable(line), style="dim"))
         show_advice(advice, out())
+        _show_left_out(left_out)
         _show(pasted)
         if other is not None:
             out().print(Text(f"\nThe best of those that these programs have: {printable(other.name)}.", style="bold"))
             _show(others)
 
     emit(json_, document, show)
+
+
+def _show_left_out(left_out: tuple[Dropped, ...]) -> None:
+    """Print which encodings were not followed to the end, those that were longest there first."""
+    from poscli.drawing.text import listed
+
+    for inputs in dict.fromkeys(each.inputs for each in left_out):
+        group = [each for each in left_out if each.inputs == inputs]
+        when = f"after {counted(inputs, 'input')} of each" if inputs else "on a screening (docs/CHECKPOINTS.md)"
+        behind = [f"{each.spec} (+{each.behind:.2f})" for each in group if each.behind is not None]
+        if behind:
+            names = printable(listed(behind, most=len(behind)))
+            out().print(Text(f"left out {when}, with the bits per byte above the best: {names}", style="dim"))
+        for each in group:
+            if each.behind is None:
+                out().print(Text(printable(f"{each.spec}: {each.reason}"), style="dim"))
 
 
 def _show(snippets: list[Snippet]) -> None:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from poscli.checkpoints import CORPUS
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.options import Device, Json
@@ -54,7 +55,7 @@ def audit_server(
     ] = None,
     corpus: Annotated[
         str, typer.Option("--corpus", help="The text to read.", autocompletion=complete.corpora)
-    ] = "stdlib",
+    ] = CORPUS,
     yes: plan.Yes = False,
     device: Device = "auto",
     json_: Json = False,

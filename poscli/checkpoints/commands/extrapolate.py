@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poscli.checkpoints.request import LONGEST_MINUTES
 from poscli.cli.commands import COMMANDS
 from poscli.cli.commands.extrapolate import OtherModels
 from poscli.config.request import ExtrapolateRequest
@@ -29,7 +30,7 @@ Models = Annotated[
 ]
 Corpus = Annotated[
     str | None,
-    typer.Option("--corpus", help="With --model: the text, by default stdlib; `poscli ls corpora` shows all."),
+    typer.Option("--corpus", help="With --model: the text, by default whole:stdlib; `poscli ls corpora` shows all."),
 ]
 Length = Annotated[
     int | None,
@@ -42,6 +43,13 @@ Precision = Annotated[
     str | None,
     typer.Option("--precision", help="With --model: float32, bfloat16 or float16, by default that of its weights."),
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes", help="With --model: score as many tokens as this time allows for, and at most --tokens.",
+        min=0.01, max=LONGEST_MINUTES,
+    ),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,12 @@ class Checkpoints(OtherModels):
     corpus: Corpus = None
     length: Length = None
     precision: Precision = None
+    minutes: Minutes = None
 
     def setups(
         self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
     ) -> list[EvaluationSetup]:
+        from poscli.checkpoints.budget import fitting
         from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
         from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
         from poscli.workflows import setups_of
@@ -64,7 +74,9 @@ class Checkpoints(OtherModels):
             raise UsageError(
                 f"{selected[0]} selects a trained run, and --model {self.model[0]} names a checkpoint; give one"
             )
-        options = {"--corpus": self.corpus, "--length": self.length, "--precision": self.precision}
+        options = {
+            "--corpus": self.corpus, "--length": self.length, "--precision": self.precision, "--minutes": self.minutes,
+        }  # fmt: skip
         if not self.model and (stray := [name for name, value in options.items() if value is not None]):
             raise UsageError(f"{stray[0]} {options[stray[0]]} is for --model: a trained run has its own; leave it out")
         defaults = Wish("")
@@ -78,7 +90,7 @@ class Checkpoints(OtherModels):
             if any(run.folder == setup.run.folder for setup in setups):
                 continue  # it is named twice
             setups += setups_of([run], request, device, smoke=smoke, open_task=lambda *names, task=task: task)
-        return setups
+        return setups if self.minutes is None or not setups else fitting(setups, self.minutes)
 
 
 COMMANDS.add("extrapolate.model", Checkpoints)

@@ -1,0 +1,106 @@
+"""Which numbers suit a checkpoint at a length: theta, the factor of YaRN, its factor on cos and sin, a temperature.
+
+They are chosen by the loss at the ends of inputs (screening.py) of documents that are kept for choosing, which no
+evaluation scores. One number is searched at a time, by Brent's method within bounds; the others stay at the best so
+far. What is found is a spec like any other: what it is worth is measured on other text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scipy.optimize import minimize_scalar
+
+from poscli.checkpoints.matrix import Matrix
+from poscli.checkpoints.screening import ends, loaded
+from poscli.checkpoints.wanted import BASE, Inexpressible, wanted_of
+from poscli.evaluation.measure import EvaluationSetup
+from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+from poscli.system.errors import UsageError
+from poscli.system.progress import Meter
+
+INPUTS = 2  # whose ends are read for every try
+TRIES = 7  # for each number
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best spec after a number was looked for, and its loss at the ends of the inputs, in bits per byte."""
+
+    number: str
+    spec: str
+    loss: float
+
+
+def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
+    """The best specs, one for each number; those whose turn would come after `until` are left out.
+
+    `until` is a time of `time.monotonic`. UsageError for a model without rope, DataError for a text that keeps no
+    documents for choosing.
+    """
+    base, octaves = _theta(matrix), math.log2(matrix.target / matrix.run.length)
+    tries = _Tries(matrix, until)
+    # Theta and the factor may grow more than the inputs do, by the same factor for every doubling of these.
+    tries.best("theta", (0, 3 * octaves + 1), lambda power: f"rope(base={_short(base * 2**power)})")
+    factor = tries.best("factor", (0, 2 * octaves + 1), lambda power: f"yarn(factor={_short(2**power)})")
+    yarn = f"factor={_short(2**factor)}"
+    tries.best("attention", (0.8, 1.6), lambda value: f"yarn({yarn}, attention={_short(value)})")
+    if tries.found:
+        least = min(tries.found, key=lambda each: each.loss).spec
+        tries.best("temperature", (0, 0.6), lambda value: f"{least}+temper(c={_short(value)})")
+    return tries.found
+
+
+class _Tries:
+    def __init__(self, matrix: Matrix, until: float) -> None:
+        own = matrix.work[0]
+        self.chooser = EvaluationSetup(own.run, own.task.tuning(), own.settings, own.device)
+        self.matrix, self.until, self.found = matrix, until, list[Found]()
+        self.ends = list(itertools.islice(ends(self.chooser), INPUTS))
+
+    def best(self, number: str, bounds: tuple[float, float], spec_of: Callable[[float], str]) -> float:
+        """The value between the bounds whose spec has the smallest loss, which is added to what is found.
+
+        The middle of the bounds, and nothing is added, if the time is over.
+        """
+        if time.monotonic() > self.until:
+            return sum(bounds) / 2
+        tried: dict[float, tuple[float, str]] = {}
+        with Meter(f"search {number}", TRIES) as progress:
+
+            def loss(value: float) -> float:
+                tried[value] = self._loss(spec_of(value))
+                progress.advance(1, f"{spec_of(value)}: {tried[value][0]:.3f} bits per byte")
+                return tried[value][0]
+
+            minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": TRIES})
+        value = min(tried, key=lambda each: tried[each])
+        least, spec = tried[value]
+        self.found.append(Found(number, spec, least))
+        return value
+
+    def _loss(self, target: str) -> tuple[float, str]:
+        run = self.matrix.run
+        spec = posthoc_spec(run.encoding, target, run.model.shape(run.length))
+        model = with_encoding(loaded(self.chooser), spec, run.encoding)
+        return statistics.fmean(end.loss(model) for end in self.ends), spec
+
+
+def _theta(matrix: Matrix) -> float:
+    """Theta of the layers that scalings are made for; UsageError for a model that has none."""
+    try:
+        wanted = wanted_of(matrix.architecture, matrix.config, matrix.run.encoding, matrix.target)
+        options = dict(wanted.trained[wanted.main].options)
+    except (Inexpressible, StopIteration) as error:
+        raise UsageError(f"--search looks for numbers of rope, and {matrix.name} has none; leave it out") from error
+    return float(str(options.get("base", BASE)))
+
+
+def _short(value: float) -> str:
+    """A number to paste: three digits."""
+    return f"{float(f'{value:.3g}'):g}" if value < 1e6 else f"{float(f'{value:.3g}'):.0f}"

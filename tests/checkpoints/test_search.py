@@ -1,0 +1,99 @@
+"""`advise --search`: the numbers that it finds are those of the least loss, on documents that are not scored."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from checkpoints import LENGTH, make, write_corpus
+from cli_runner import assert_refused, document
+
+from poscli.checkpoints import matrix, search
+from poscli.checkpoints.request import AdviceRequest
+from poscli.checkpoints.search import searched
+from poscli.evaluation.measure import EvaluationSetup
+
+OWN = 5000.0  # theta of the model
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    for family in ("llama", "bloom"):
+        make(family, folder / family)
+    write_corpus(folder / "text.jsonl")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def asked(place: Path) -> matrix.Matrix:
+    request = AdviceRequest.model_validate({"corpus": f"jsonl:{place / 'text.jsonl'}", "as": ["yarn"]})
+    return matrix.opened(str(place / "llama"), "2x", request, device_name="cpu", runs=Path("runs"))
+
+
+class PlantedEnd:
+    """The loss is least at one theta, factor, attention factor and temperature, and least of all under YaRN."""
+
+    def loss(self, spec: str) -> float:
+        number = {key: float(value) for key, value in re.findall(r"(\w+)=([\d.]+)", spec)}
+        temperature = (number.get("c", 0.0) - 0.2) ** 2
+        if "yarn" in spec:
+            return (
+                1 + (math.log2(number["factor"]) - 1.4) ** 2 + (number.get("attention", 1.0) - 1.3) ** 2 + temperature
+            )
+        return 2 + (math.log2(number["base"] / OWN) - 2.5) ** 2 + temperature
+
+
+def test_what_is_found_is_where_the_loss_is_least(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[EvaluationSetup] = []
+
+    def planted(setup: EvaluationSetup) -> list[PlantedEnd]:
+        texts.append(setup)
+        return [PlantedEnd(), PlantedEnd()]
+
+    monkeypatch.setattr(search, "ends", planted)
+    monkeypatch.setattr(search, "with_encoding", lambda model, spec, trained: spec)
+    whole = asked(place)
+    theta, factor, attention, temperature = searched(whole)
+    assert [each.number for each in (theta, factor, attention, temperature)] == [
+        "theta", "factor", "attention", "temperature",
+    ]  # fmt: skip
+    numbers = {key: float(value) for key, value in re.findall(r"(\w+)=([\d.]+)", theta.spec + temperature.spec)}
+    base = float(re.findall(r"base=([\d.]+)", theta.spec)[0])
+    # Seven tries within bounds of a few octaves leave a hundredth of these.
+    assert math.log2(base / OWN) == pytest.approx(2.5, abs=0.1)
+    assert math.log2(numbers["factor"]) == pytest.approx(1.4, abs=0.1)
+    assert numbers["attention"] == pytest.approx(1.3, abs=0.03)
+    assert numbers["c"] == pytest.approx(0.2, abs=0.03)
+    assert theta.loss > factor.loss > attention.loss > temperature.loss
+    (chooser,) = texts
+    scored, chosen = whole.work[0].task.text(LENGTH).sizes, chooser.task.text(LENGTH).sizes
+    assert chooser.task.text(LENGTH) is not whole.work[0].task.text(LENGTH)
+    assert sorted(chosen) != sorted(scored)
+
+
+def test_no_number_is_looked_for_when_the_time_is_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "ends", lambda setup: [PlantedEnd()])
+    assert searched(asked(place), until=-math.inf) == []
+
+
+def test_what_is_found_is_measured_like_any_other(place: Path) -> None:
+    corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}")
+    command = ("advise", place / "llama", "--target", "2x", "--tokens", 64, "--as", "rope-ntk", *corpus, "--search")
+    found = document(*command)
+    specs = {each["spec"] for each in found["candidates"]}
+    assert [each["number"] for each in found["search"]] == ["theta", "factor", "attention", "temperature"]
+    assert {each["spec"] for each in found["search"]} < specs
+    assert len(specs) == 6  # with the model as it is, and rope-ntk
+
+
+def test_a_model_without_rope_is_refused(place: Path) -> None:
+    corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}")
+    asked = ("advise", place / "bloom", "--target", "2x", "--search", *corpus)
+    assert_refused(asked, 2, "--search looks for numbers of rope, and bloom has none", notes=1)
