@@ -21,15 +21,17 @@ def checkpoint(
     corpus: str = CORPUS,
     length: int | None = None,
     precision: str = "auto",
+    task: str = "language",
     device: str = "auto",
     out: str | Path = "results",
 ) -> Run:
     """A checkpoint of transformers as a run that `extrapolate` takes: a folder, or hf:ORG/NAME@REVISION.
 
     It lies in the folder `out`, without the weights, which are read where they are. `corpus` is the text to evaluate it
-    on, `length` the tokens that it was trained on where config.json says it wrongly, and `precision` the number format.
+    on, `length` the tokens that it was trained on where config.json says it wrongly, `precision` the number format, and
+    `task` language, or one that asks about a long text: needle, facts or repeat.
     """
     where = device_of(device)
-    config, rows = checkpoint_config(Wish(str(model), corpus, length, precision), where)
+    config, rows = checkpoint_config(Wish(str(model), corpus, length, precision, task), where)
     run, _ = checkpoint_run(config, rows, Path(out) / "runs", where)
     return keep(run, where)

@@ -15,6 +15,7 @@ from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import LONGEST_WINDOW, validated
+from poscli.drawing.text import listed
 from poscli.model.held import once
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, open_run, run_exists
@@ -24,8 +25,9 @@ from poscli.system.files import read_object
 from poscli.system.memory import unaffordable
 from poscli.system.provenance import describe
 from poscli.system.text import printable
-from poscli.tasks import Task, open_task
+from poscli.tasks import TASKS, Task, open_task
 
+ASKED = ("needle", "facts", "repeat")  # tasks, in poscli/checkpoints/tasks.py
 OWN_TEXTS = ("text", "jsonl", "parquet")  # corpora that are a person's files, which nobody publishes on
 SHORTEST_WINDOW = 8  # tokens, as for poscli's own models
 
@@ -41,6 +43,7 @@ class Wish:
     corpus: str = CORPUS
     length: int | None = None  # tokens it was trained on; None: what config.json says
     precision: str = "auto"  # auto: that of the weights
+    task: str = "language"
 
 
 def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]:
@@ -50,6 +53,10 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
 
     UsageError, DataError or CorruptError for what is not a checkpoint that poscli can evaluate.
     """
+    if not TASKS.get(wish.task).reads_text:
+        raise UsageError(
+            f"--task {wish.task} makes its own tokens, which a checkpoint does not know; {listed(ASKED)} ask in words"
+        )
     source = find(wish.model)
     config = config_of(source)
     model = architecture(config, wish.length)
@@ -79,6 +86,7 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
         name = source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1]
     values: dict[str, Any] = {
         "encoding": str(parse(model.spec)),
+        "task": wish.task,
         "corpus": f"whole:{wish.corpus}" if wish.corpus.partition(":")[0] in OWN_TEXTS else wish.corpus,
         "tokenizer": source.tokenizer,
         "length": model.length,

@@ -166,7 +166,9 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
     """
     length, stride = config.length, request.stride
     if stride is None:
-        stride = min(CHECKPOINT_STRIDE, length // 2) if config.checkpoint else TASKS.get(config.task).strides(length)[0]
+        task = TASKS.get(config.task)
+        moves = config.checkpoint is not None and task.same_text  # an episode is as long as its window
+        stride = min(CHECKPOINT_STRIDE, length // 2) if moves else task.strides(length)[0]
     longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,

@@ -55,9 +55,10 @@ class EpisodeText(Text):
 
     @classmethod
     def of(cls, episodes: Episodes) -> EpisodeText:
-        """The text that consists of these episodes. Tokens are stored as bytes: no task has 256 different ones."""
+        """The text that consists of these episodes."""
         count, stored = episodes.tokens.shape
-        split = Split(episodes.tokens.astype(np.uint8).ravel(), np.arange(count + 1) * stored)
+        kind = np.min_scalar_type(int(episodes.tokens.max()))
+        split = Split(episodes.tokens.astype(kind).ravel(), np.arange(count + 1) * stored)
         return cls(split, episodes.counted.ravel(), back=episodes.back.astype(np.int32).ravel())
 
     def distances(self, spans: NDArray[np.int64], scored: int) -> NDArray[np.int64]:

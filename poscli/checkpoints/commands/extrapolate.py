@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poscli.checkpoints.request import LONGEST_MINUTES
+from poscli.cli import complete
 from poscli.cli.commands import COMMANDS
 from poscli.cli.commands.extrapolate import OtherModels
 from poscli.config.request import ExtrapolateRequest
@@ -43,6 +44,13 @@ Precision = Annotated[
     str | None,
     typer.Option("--precision", help="With --model: float32, bfloat16 or float16, by default that of its weights."),
 ]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="With --model: needle, facts or repeat, which ask about a long text; by default language.",
+        autocompletion=complete.tasks,
+    ),
+]  # fmt: skip
 Minutes = Annotated[
     float | None,
     typer.Option(
@@ -61,6 +69,7 @@ class Checkpoints(OtherModels):
     length: Length = None
     precision: Precision = None
     minutes: Minutes = None
+    task: TaskName = None
 
     def setups(
         self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
@@ -76,13 +85,20 @@ class Checkpoints(OtherModels):
             )
         options = {
             "--corpus": self.corpus, "--length": self.length, "--precision": self.precision, "--minutes": self.minutes,
+            "--task": self.task,
         }  # fmt: skip
         if not self.model and (stray := [name for name, value in options.items() if value is not None]):
             raise UsageError(f"{stray[0]} {options[stray[0]]} is for --model: a trained run has its own; leave it out")
         defaults = Wish("")
         setups: list[EvaluationSetup] = []
         for model in self.model or ():
-            wish = Wish(model, self.corpus or defaults.corpus, self.length, self.precision or defaults.precision)
+            wish = Wish(
+                model,
+                self.corpus or defaults.corpus,
+                self.length,
+                self.precision or defaults.precision,
+                self.task or defaults.task,
+            )
             config, rows = checkpoint_config(wish, device)
             refuse_recalibration(config, request)
             posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens

@@ -1,0 +1,180 @@
+"""Questions in words about a long text, for models that know a language and a tokenizer: checkpoints, first of all.
+
+An episode is a passage of the corpus, of as many documents as it takes, in which something is told, at any depth, and
+which ends with the question and the answer. Only the tokens of answers count. They are the same tokens that were told,
+also where the tokenizer would join them otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.data import Corpus, Split, Tokenizer, TrainedTokenizer, check_trainable, load_corpus
+from poscli.data.tokenizers import TRAINED
+from poscli.system.errors import UsageError
+from poscli.tasks.episodes import DEPTH, EPISODES, EpisodeTask, Tokens
+from poscli.tasks.task import TASKS
+
+Words = list[int]  # the tokens of a phrase
+KEY_DIGITS, VALUE_DIGITS = 5, 4
+FACTS, ASKED = 8, 3
+REPEATED, CUE, COMMON = 24, 4, 512
+NAMES = ("Ada", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Louis")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens that an episode ends with, and where they were told."""
+
+    place: int  # of the first one, in what the episode ends with
+    piece: int  # that told them
+    told_at: int  # of the first one, in that piece
+    tokens: int
+
+
+class Told(EpisodeTask):
+    """A task whose episodes are told in the tokens of a tokenizer, within the text of a corpus."""
+
+    columns: ClassVar = EpisodeTask.columns
+    measured = "accuracy of the answers, by length and by the depth of what they repeat"
+    length = 512
+    reads_text = True
+    symbols, others = 10, 0  # digits, which a guess that knows the question would give
+    shortest = 256
+    by = DEPTH
+
+    def __init__(self, data: Corpus) -> None:
+        self.data, self.corpus, self.vocab, self.pad = data, data.spec, data.vocab, data.tokenizer.end
+        made_of = f"{self.name} {self.version} {EPISODES} {data.fingerprint}"
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+        self._drawn_for, self._texts = "evaluation", {}
+        if isinstance(data.tokenizer, TrainedTokenizer):
+            self.files = {TRAINED: data.tokenizer.content}
+
+    @classmethod
+    def open(cls, corpus: str, tokenizer: str | Tokenizer) -> Self:
+        return cls(load_corpus(corpus, tokenizer=tokenizer))
+
+    @abstractmethod
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+        """What is told, in pieces in the order in which they stand; what the episode ends with; the answers in it."""
+
+    def episode(self, length: int, draw: np.random.Generator, *, training: bool) -> tuple[Tokens, Tokens]:
+        told, asked, answers = self.parts(draw)
+        opening = [self.data.tokenizer.end] if self.data.tokenizer.opens else []
+        room = length + 1 - len(opening) - len(asked) - sum(map(len, told))
+        if room < 1:
+            raise UsageError(
+                f"an episode of the task {self.name} takes {length + 1 - room} tokens of this tokenizer, and windows "
+                f"have {length}; give longer ones"
+            )
+        passage = _passage(self._split(training), room, draw)
+        cuts = np.sort(draw.integers(0, room + 1, len(told)))
+        tokens, begins = list(opening), []
+        for piece, first, last in zip(told, [0, *cuts], cuts, strict=False):
+            tokens += passage[first:last].tolist()
+            begins.append(len(tokens))
+            tokens += piece
+        tokens += [*passage[cuts[-1] :].tolist(), *asked]
+        back, end = np.zeros(length + 1, dtype=np.int64), length + 1 - len(asked)
+        for each in answers:
+            place = end + each.place
+            back[place : place + each.tokens] = place - begins[each.piece] - each.told_at
+        return np.array(tokens), back
+
+    def _split(self, training: bool) -> Split:
+        return self.data.train if training else self.data.tune if self._drawn_for == "tuning" else self.data.valid
+
+    def words(self, text: str) -> Words:
+        """The tokens of a phrase."""
+        return [int(token) for token in self.data.tokenizer.encode(text.encode())]
+
+    def number(self, digits: int, draw: np.random.Generator) -> Words:
+        """The tokens of a random number, with the space before it."""
+        return self.words(f" {int(draw.integers(10 ** (digits - 1), 10**digits))}")
+
+    def describe(self) -> dict[str, Any]:
+        return self.data.describe() | {"fingerprint": self.fingerprint}
+
+    def check(self, length: int) -> None:
+        super().check(length)
+        check_trainable(self.data, length)
+
+    def token_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.data.tokenizer.token_bytes[tokens]
+
+
+def _passage(split: Split, count: int, draw: np.random.Generator) -> Tokens:
+    """The first tokens of random documents, each without the token that opens it, until there are `count`."""
+    parts, missing = list[NDArray[Any]](), count
+    while missing > 0:
+        document = int(draw.integers(split.documents))
+        part = split.tokens[split.starts[document] + 1 : split.starts[document + 1]][:missing]
+        parts.append(part)
+        missing -= len(part)
+    return np.concatenate(parts).astype(np.int64)
+
+
+@TASKS.register("needle")
+class Needle(Told):
+    """Give the pass key that was told somewhere in a long text (Mohtashami and Jaggi, 2023, arXiv:2305.16300)."""
+
+    summary = f"give a key of {KEY_DIGITS} digits that a long text told, in words"
+    version = 1
+
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+        key = self.number(KEY_DIGITS, draw)
+        telling, asking = self.words("\nRemember this: the pass key is"), self.words("\nWhat is the pass key? It is")
+        return (
+            [telling + key + self.words(".\n")],
+            asking + key,
+            [Answer(len(asking), 0, len(telling), len(key))],
+        )
+
+
+@TASKS.register("facts")
+class Facts(Told):
+    """Give the numbers of some of the names that a long text told, each at its own depth: recall of several keys."""
+
+    summary = f"give the numbers of {ASKED} of {FACTS} names that a long text told, in words"
+    version, shortest = 1, 512
+
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+        names = [NAMES[n] for n in draw.choice(len(NAMES), FACTS, replace=False)]
+        phrases = [self.words(f"\nThe number of {name} is") for name in names]
+        values = [self.number(VALUE_DIGITS, draw) for _ in names]
+        stop = self.words(".\n")
+        asked, answers = Words(), list[Answer]()
+        for n in draw.choice(FACTS, ASKED, replace=False):
+            asked += phrases[n]
+            answers.append(Answer(len(asked), int(n), len(phrases[n]), len(values[n])))
+            asked += values[n] + stop
+        return [phrase + value + stop for phrase, value in zip(phrases, values, strict=True)], asked, answers
+
+
+@TASKS.register("repeat")
+class Repeat(Told):
+    """Say words again that a long text told in a meaningless order, after the first few of them: copying in context."""
+
+    summary = f"say {REPEATED - CUE} words again that a long text told, after the first {CUE}"
+    version = 1
+
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+        items = [int(token) for token in draw.choice(self._frequent, REPEATED)]
+        telling, asking = self.words("\nRemember these words:"), self.words("\nThe same words again:")
+        answer = Answer(len(asking) + CUE, 0, len(telling) + CUE, REPEATED - CUE)
+        return [telling + items + self.words("\n")], asking + items, [answer]
+
+    @cached_property
+    def _frequent(self) -> NDArray[np.int64]:
+        """The tokens that the scored text has most often, so that a model knows them well."""
+        tokens, counts = np.unique(self.data.valid.tokens, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return tokens[order][1 : 1 + COMMON].astype(np.int64)

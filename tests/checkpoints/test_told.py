@@ -1,0 +1,129 @@
+"""Tasks that ask in words about a long text: what is asked was told, and a checkpoint is evaluated on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import LENGTH, make, write_corpus
+from cli_runner import assert_refused, document
+from numpy.typing import NDArray
+
+from poscli import api
+from poscli.checkpoints.tasks import ASKED, CUE, REPEATED
+from poscli.tasks import open_task
+
+TOLD = ("needle", "facts", "repeat")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("told")
+    make("llama", folder / "llama", max_position_embeddings=8 * LENGTH)
+    write_corpus(folder / "text.jsonl")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def corpus(place: Path) -> str:
+    return f"jsonl:{place / 'text.jsonl'}"
+
+
+def opened(name: str, place: Path) -> Any:
+    return open_task(name, f"whole:{corpus(place)}", f"hf:{place / 'llama'}")
+
+
+def text_of(task: Any, tokens: NDArray[np.int64]) -> str:
+    return task.data.tokenizer.decode(tokens).decode(errors="replace")
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_every_token_that_counts_repeats_one_that_was_told(name: str, place: Path) -> None:
+    task = opened(name, place)
+    drawn = task.episodes(20, 400, np.random.default_rng(3), training=False)
+    assert drawn.tokens.shape == (20, 401)
+    rows, columns = np.nonzero(drawn.back)
+    back = drawn.back[rows, columns]
+    assert (drawn.tokens[rows, columns] == drawn.tokens[rows, columns - back]).all()
+    assert (back >= 3).all()
+    assert np.unique(drawn.back[:, -1] // 80).size >= 4 or name == "facts"  # told at any depth
+    assert (columns >= 200).all()  # in the second half, as the protocol wants
+
+
+def test_a_key_is_told_once_and_asked_for_at_the_end(place: Path) -> None:
+    task = opened("needle", place)
+    (tokens,) = task.episodes(1, 300, np.random.default_rng(5), training=False).tokens
+    text = text_of(task, tokens)
+    (key,) = re.findall(r"Remember this: the pass key is (\d{5})\.", text)
+    assert text.endswith(f"What is the pass key? It is {key}")
+
+
+def test_numbers_belong_to_the_names_that_are_asked_for(place: Path) -> None:
+    task = opened("facts", place)
+    (tokens,) = task.episodes(1, 500, np.random.default_rng(6), training=False).tokens
+    said = re.findall(r"The number of (\w+) is (\d{4})\.", text_of(task, tokens))
+    assert len(said) == 8 + ASKED
+    told = dict(said[:8])
+    assert len(told) == 8
+    assert all(told[name] == value for name, value in said[8:])
+    assert len({name for name, _ in said[8:]}) == ASKED
+
+
+def test_the_first_words_are_a_cue_and_the_others_count(place: Path) -> None:
+    task = opened("repeat", place)
+    drawn = task.episodes(5, 300, np.random.default_rng(7), training=False)
+    assert (np.count_nonzero(drawn.back, axis=1) == REPEATED - CUE).all()
+    assert (drawn.back[:, -(REPEATED - CUE) :] > 0).all()
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_episodes_depend_on_the_text_the_length_and_what_they_are_for(name: str, place: Path) -> None:
+    task = opened(name, place)
+    again, tuned = opened(name, place), task.tuning()
+    windows = [each.text(300).split.tokens for each in (task, again, tuned)]
+    assert (windows[0] == windows[1]).all()
+    assert not (windows[0] == windows[2]).all()
+    fingerprints = {opened(each, place).fingerprint for each in TOLD} | {task.data.fingerprint}
+    assert len(fingerprints) == 4
+
+
+def test_a_checkpoint_is_asked_at_growing_lengths_and_under_another_scaling(place: Path) -> None:
+    command = ("extrapolate", "--model", place / "llama", "--task", "needle", "--corpus", corpus(place))
+    rows = document(*command, "--max-len", "2x", "--tokens", 64, "--as", "yarn")
+    full = [row for row in rows if row["variant"] == "full"]
+    assert {(row["encoding"], row["length"]) for row in full} == {
+        (name, n * 8 * LENGTH) for name in ("llama", "llama as yarn(base=5000.0)") for n in (1, 2)
+    }
+    assert all(row["protocol"] == "answer" and 0 <= row["accuracy"] <= 1 for row in full)
+    assert all(row["tokens"] <= 64 for row in full)
+
+
+def test_a_checkpoint_is_asked_from_python(place: Path) -> None:
+    run = api.checkpoint(place / "llama", corpus=corpus(place), task="repeat")
+    rows = api.extrapolate(run, max_len="1x", tokens=64).rows
+    assert set(rows["protocol"]) == {"answer"}
+    assert (rows["tokens"] == 60).all()  # three episodes of twenty tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "code", "words"),
+    [
+        ("llama", ("--task", "passkey"), 2, "--task passkey makes its own tokens, which a checkpoint does not know"),
+        ("llama", ("--task", "needles"), 2, "needle"),
+        ("llama", ("--task", "repeat", "--length", 64), 2, "an episode of the task repeat takes"),
+    ],
+)
+def test_questions_that_cannot_be_asked(
+    model: str, options: tuple[object, ...], code: int, words: str, place: Path
+) -> None:
+    document(
+        "extrapolate", "--model", place / model, "--corpus", corpus(place), "--max-len", "1x", "--dry-run"
+    )  # prepares the text
+    assert_refused(("extrapolate", "--model", place / model, "--corpus", corpus(place), *options), code, words)
