@@ -11,11 +11,14 @@ import pytest
 from cli_runner import NANO, ROOT, SHORT, environment, in_a_copy
 
 # A satellite -> the encodings, tasks and corpora, or the commands and options, that are gone with it.
-NAMES: dict[str, set[str]] = {"grids": {"rope-2d", "grid", "images[:FOLDER][?patch=4&levels=32]"}}
+NAMES: dict[str, set[str]] = {
+    "checkpoints": {"needle", "facts", "repeat"},
+    "grids": {"rope-2d", "grid", "images[:FOLDER][?patch=4&levels=32]"},
+}
 WORDS: dict[str, list[list[str]]] = {
     "bench": [["bench"]],
     "board": [["agree"], ["board"], ["recommend"], ["report", "--board"]],
-    "checkpoints": [["card"], ["advise"], ["extrapolate", "--model", "org/name"]],
+    "checkpoints": [["card"], ["advise"], ["audit"], ["extrapolate", "--model", "org/name"]],
     "cluster": [["run", "suite.toml", "--ray"]],
     "inspect": [["inspect"]],
     "grids": [],
