@@ -243,7 +243,10 @@ def evaluation_tables(runs: Sequence[Run], measures: Columns | None = None) -> T
 
 def _texts(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> dict[str, str]:
     """The content of a file for every kind of table, so that one which is missing was deleted."""
-    return {f"{name}.csv": table_text(tables.get(name, frame([], columns))) for name, columns in kinds.items()}
+    return {
+        f"{name}.csv": table_text(tables[name] if name in tables else frame([], columns))
+        for name, columns in kinds.items()
+    }
 
 
 def _write(run: Run, texts: Mapping[str, str], record: str, content: dict[str, Any]) -> None:
@@ -270,6 +273,7 @@ def _detail(run: Run, name: str) -> pd.DataFrame:
 EPSILON = float(np.finfo(np.float64).eps)
 ACCURACY = "accuracy"  # the column of tasks that have right answers
 CASE = ["length", "protocol", "variant"]  # what tells the rows of eval.csv apart
+DERIVED = ["ratio", "bpb", "ppl", "gain"]  # columns of eval.csv that follow from others
 
 
 def contradiction(rows: pd.DataFrame, positions: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> tuple[str, str]:
@@ -296,7 +300,7 @@ def _within(rows: pd.DataFrame) -> Iterator[str]:
         yield "it has a row twice"
     scored = rows[rows["status"] == "ok"]
     crops = scored[scored["variant"] == CROP].set_index(["length", "protocol"])["nll"].to_dict()
-    for row in scored.to_dict("records"):
+    for row in scored[[*CASE, "train_length", "nll", "tokens", "bytes", *DERIVED]].to_dict("records"):
         nll, tokens = row["nll"], row["tokens"]
         expected = {
             "ratio": row["length"] / row["train_length"],
@@ -328,9 +332,11 @@ def _of_units(rows: pd.DataFrame, units: pd.DataFrame) -> Iterator[str]:
     """Rows of eval.csv that are not the mean over their units."""
     if units.empty:
         return
-    totals = units.assign(total=units["nll"] * units["tokens"]).groupby(CASE)[["tokens", "bytes", "total"]].sum()
+    counted = units[[*CASE, "tokens", "bytes"]].assign(total=units["nll"] * units["tokens"])
+    totals = counted.groupby(CASE).sum()
     sums = totals.to_dict("index")
-    scored = {tuple(row[name] for name in CASE): row for row in rows[rows["status"] == "ok"].to_dict("records")}
+    told = rows.loc[rows["status"] == "ok", [*CASE, "tokens", "bytes", "nll"]].to_dict("records")
+    scored = {tuple(row[name] for name in CASE): row for row in told}
     if set(sums) != set(scored):
         yield "it has other lengths, protocols or variants than eval.csv"
         return

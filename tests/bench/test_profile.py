@@ -20,7 +20,7 @@ from poscli.system.errors import UsageError
 
 OF_TRAINING = {"attention, backward", "Muon", "AdamW and clipping", "batch"}
 NANO = ("--preset", "nano", "--train-length", 32, "--batch", 2, "--repeats", 2, "--threads", 1, "--device", "cpu")
-SECONDS = 0.2  # that the slow encodings below take, far more than all the rest of a nano model
+SECONDS = 0.1  # that the slow encodings below take, far more than all the rest of a nano model
 
 
 class SlowForward(Slope):

@@ -7,6 +7,8 @@ from cli_runner import cli
 from planted_board import plant
 from small_season import ALL, write_season
 
+from poscli.bench.timing import TurnPace
+from poscli.board import costs
 from poscli.board.cells import read_answers, read_cells, read_costs, read_profiles
 from poscli.board.progress import undecided
 from poscli.board.season import season_of
@@ -15,10 +17,15 @@ from poscli.board.standings import standings_of
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory):
-    """(folder, season file) of a board of two seeds. Tests must not change the folder."""
+    """(folder, season file) of a board of two seeds. Tests must not change the folder.
+
+    Its costs are timed for a moment each: no test asks how large they are.
+    """
     folder = tmp_path_factory.mktemp("board")
     season = write_season(folder)
-    done = run(folder, season, "--stage", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "PACE", TurnPace(repeats=3, seconds=6.0, sample=0.002))
+        done = run(folder, season, "--stage", 1)
     assert done.code == 0, done.err
     return folder, season
 
@@ -39,12 +46,12 @@ def test_every_encoding_has_a_cell_for_each_text_and_seed(board):
 
 
 def test_every_encoding_has_costs_and_a_reading_those_of_its_training(board):
-    costs = {cost.encoding: cost for cost in read_costs(board[0] / "cells", "tests")}
-    assert set(costs) == ALL
+    known = {cost.encoding: cost for cost in read_costs(board[0] / "cells", "tests")}
+    assert set(known) == ALL
     assert all(
-        0 < low <= median <= high for each in costs.values() for median, low, high in (each.training, each.reading)
+        0 < low <= median <= high for each in known.values() for median, low, high in (each.training, each.reading)
     )
-    assert costs["rope as rope+window"].training == costs["rope"].training
+    assert known["rope as rope+window"].training == known["rope"].training
 
 
 def test_every_encoding_is_asked_the_task(board):

@@ -24,14 +24,19 @@ BROKEN = MINE.replace("-d[None] / 8.0", "-d[None] / 8.0 * torch.rand(())")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a board of three seeds and an encoding in `mine.py`, which is the current folder."""
+    """A folder with a board of two seeds and an encoding in `mine.py`, which is the current folder.
+
+    The season has no task, which no entry is asked.
+    """
     folder = tmp_path_factory.mktemp("rank")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         season = write_season(folder)
+        season.write_text(season.read_text().partition("[[task]]")[0])
         (folder / "mine.py").write_text(MINE)
         (folder / "broken.py").write_text(BROKEN)
-        made = cli("board", "run", "--season", season, "--cells", "cells", "--workers", 1, "--yes", "--no-costs")
+        where = ("--season", season, "--cells", "cells", "--workers", 1)
+        made = cli("board", "run", *where, "--stage", 1, "--yes", "--no-costs")
         assert made.code == 0, made.err
         yield folder
     forget(folder)

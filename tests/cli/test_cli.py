@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import LENGTH, NANO, SHORT, assert_plain, cli, document, run_of, snapshot, trained
+from cli_runner import BRIEF, LENGTH, NANO, SHORT, assert_plain, cli, document, run_of, snapshot, trained
 from toys import perturbed, rounding
 
 import poscli
@@ -86,8 +86,8 @@ def test_progress_is_on_stderr_unless_quiet(monkeypatch: pytest.MonkeyPatch) -> 
     loud = cli("train", "--enc", "none", *NANO)
     assert re.search(r"^train none +\d+%", loud.err, re.MULTILINE)
     assert "%" not in loud.out
-    assert re.search(r"^extrapolate none +\d+%", cli("extrapolate", *SHORT).err, re.MULTILINE)
-    for command in (("train", "--enc", "alibi", *NANO), ("extrapolate", *SHORT)):
+    assert re.search(r"^extrapolate none +\d+%", cli("extrapolate", *BRIEF).err, re.MULTILINE)
+    for command in (("train", "--enc", "alibi", *NANO), ("extrapolate", *BRIEF)):
         quiet = cli(*command, "--quiet")
         assert quiet.code == 0
         assert "%" not in quiet.err

@@ -19,7 +19,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("POSCLI_CACHE", str(tmp_path / "cache"))
     folder, draw = tmp_path / "texts", np.random.default_rng(0)
     folder.mkdir()
-    for n in range(150):
+    for n in range(75):
         (folder / f"{n}.txt").write_bytes(draw.integers(97, 123, SIZE).astype(np.uint8).tobytes())
     return folder
 

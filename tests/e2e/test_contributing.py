@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runner import NANO, ROOT, SHORT, environment, in_a_copy
+from cli_runner import BRIEF, NANO, ROOT, environment, in_a_copy
 from toys import make
 
 from poscli.attention import choose
@@ -40,6 +40,7 @@ word = visiting:WORD
 rope = visiting:GUESTS
 swan = visiting:GUESTS
 """
+FEW = (*NANO, "--tokens", "1k")  # what is trained need not be good
 BASELINES = ("--baseline", "half", "--baseline", "sink(4)+window")
 POOL = """
 import torch
@@ -92,18 +93,18 @@ def results(home) -> list[Any]:
     commands = [
         ("ls", "encodings"), ("ls", "tasks"), ("ls", "tokenizers"), ("ls", "corpora"),
         ("verify", "root(start=0.5)", "visitor"),
-        ("train", "--enc", "root", *NANO, "--tokenizer", "indents", "--corpus", "paragraphs:text.txt", *language),
-        ("extrapolate", *SHORT, "--protocol", "opening", *BASELINES, *language),
+        ("train", "--enc", "root", *FEW, "--tokenizer", "indents", "--corpus", "paragraphs:text.txt", *language),
+        ("extrapolate", *BRIEF, "--protocol", "opening", *BASELINES, *language),
         ("report", *language),
         ("generate", "--enc", "root", "--tokens", 5, *language),
-        ("train", "--enc", "root", *NANO, "--task", "reverse", *task),
-        ("extrapolate", *SHORT, *task),
+        ("train", "--enc", "root", *FEW, "--task", "reverse", *task),
+        ("extrapolate", *BRIEF, *task),
         ("train", "--enc", "root", *NANO, "--corpus", "bayes:coin(heads=0.9)", "--out", "coin"),
         ("verify", "salient", "root+salient"),
-        ("train", "--enc", "root+salient", *NANO, "--out", "blank"),
-        ("extrapolate", *SHORT, "--out", "blank"),
+        ("train", "--enc", "root+salient", *FEW, "--out", "blank"),
+        ("extrapolate", *BRIEF, "--out", "blank"),
         ("ls", "layouts"), ("verify", "every-third", "guests+window(8)"),
-        ("train", "--enc", "every-third", "--enc", "guests", "--enc", "rope", *NANO, "--layers", 3, "--out", "layouts"),
+        ("train", "--enc", "every-third", "--enc", "guests", "--enc", "rope", *FEW, "--layers", 3, "--out", "layouts"),
     ]  # fmt: skip
     done = in_a_copy(home, commands)
     assert [each["code"] for each in done] == [0] * len(commands)

@@ -6,9 +6,11 @@ import tomllib
 
 import pytest
 from checkpoints import make, write_corpus
-from cli_runner import NANO, ROOT, SHORT, cli
+from cli_runner import BRIEF, NANO, ROOT, cli
 from planted_board import plant, plant_star
+from small_bench import SMALL
 
+from poscli.bench.timing import SIZES
 from poscli.data import CORPORA
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,7 +21,7 @@ KNOWN = {"poscli", "make", "git", "cd", "pip", "python", "python3", "source", ".
 ONCE = ("--train-length", 32, "--batch", 2, "--lengths", 32, "--past", 32, "--repeats", 1, "--seconds", 0.1)
 SHRINK = {
     "train": (*NANO, "--tokens", "1k", "--device", "cpu"),
-    "extrapolate": (*SHORT, "--device", "cpu"),
+    "extrapolate": (*BRIEF, "--device", "cpu"),
     "generate": ("--tokens", 8),
     "corpus": ("--length", 8),
     "run": ("--workers", 1),  # in this process; tests/processes starts others
@@ -113,6 +115,7 @@ def done(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("POSCLI_QUIET", "")
+        patch.setitem(SIZES, "cpu", SMALL)
         patch.setattr("poscli.encodings.names", lambda: ["alibi", "rope"])  # tests/verify/test_verify.py verifies all
         patch.setattr("poscli.evaluation.posthoc.names", lambda: ["alibi", "yarn"])  # test_posthoc.py takes all
         results = {" ".join(words): cli(*shrunk(words)) for words in POSCLI}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import NANO, ROOT, SHORT, environment, in_a_copy
+from cli_runner import BRIEF, NANO, ROOT, environment, in_a_copy, in_new_process
 
 # A satellite -> the encodings, tasks and corpora, or the commands and options, that are gone with it.
 NAMES: dict[str, set[str]] = {
@@ -32,8 +32,8 @@ def test_the_core_without_satellites(removed: list[str], tmp_path: Path) -> None
     shutil.copytree(ROOT / "poscli", tmp_path / "poscli", ignore=shutil.ignore_patterns("__pycache__", *removed))
     gone = [words for satellite in removed for words in WORDS[satellite]]
     commands = [
-        ["train", "--enc", "alibi", "--enc", "rope", *NANO],
-        ["extrapolate", *SHORT],
+        ["train", "--enc", "alibi", "--enc", "rope", *NANO, "--tokens", "1k"],
+        ["extrapolate", *BRIEF],
         ["report"],
         *(["ls", what] for what in ("encodings", "tasks", "corpora")),
     ]
@@ -81,18 +81,14 @@ def test_a_command_of_another_package(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text(
         "[poscli.cli.commands]\ngreet = visiting:greet\nbroken = visiting:gone\nls = visiting:greet\n"
     )
-
-    def poscli(*arguments: str) -> tuple[int, str, str]:
-        command, environ = [sys.executable, "-m", "poscli", *arguments], environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
-        return done.returncode, done.stdout, done.stderr
-
-    listed = poscli("--help")[1]
-    assert "Greet somebody." in listed
-    assert "broken" not in listed
-    assert poscli("greet", "--name", "you") == (0, "", "hello you\n")  # stdout is for results
-    assert poscli("greet", "--no-plugins")[0] == 2
-    code, _, said = poscli("broken")
-    assert code == 2
-    assert said.startswith("error: the command broken cannot be used: ")
-    assert poscli("ls", "tasks")[0] == 0
+    path = f"{tmp_path}:{ROOT}"
+    commands = (["--help"], ["greet", "--name", "you"], ["broken"], ["ls", "tasks"])
+    listed, greeted, broken, ours = in_new_process(tmp_path, commands, path)
+    assert "Greet somebody." in listed.out
+    assert "broken" not in listed.out
+    assert (greeted.code, greeted.out, greeted.err) == (0, "", "hello you\n")  # stdout is for results
+    assert broken.code == 2
+    assert broken.err.startswith("error: the command broken cannot be used: ")
+    assert ours.code == 0
+    (unknown,) = in_new_process(tmp_path, [["greet", "--no-plugins"]], path)
+    assert unknown.code == 2

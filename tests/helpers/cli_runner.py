@@ -42,6 +42,7 @@ stride = 16
 # Characters that a terminal obeys or does not show, apart from the end of a line.
 UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 SHORT = ("--max-len", 4 * LENGTH, "--tokens", 256, "--stride", 16)
+BRIEF = ("--max-len", 2 * LENGTH, "--tokens", 128, "--stride", 16)  # where no test asks for numbers
 
 
 @dataclass(frozen=True)
@@ -89,33 +90,40 @@ def shell(*arguments: object, **changes: str) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-# Runs commands in one process, because importing torch costs more than they do.
-COMMANDS_OF_A_COPY = """
+# Runs commands one after the other, because importing torch costs more than they do.
+ONE_BY_ONE = """
 import contextlib, io, json, sys
 from unittest import mock
-from poscli.cli import command_tree, main
+from poscli.cli import main
 for command in json.loads(sys.argv[1]):
-    out = io.StringIO()
-    with mock.patch.object(sys, "argv", ["poscli", *command]), contextlib.redirect_stdout(out):
+    out, err = io.StringIO(), io.StringIO()
+    argv = mock.patch.object(sys, "argv", ["poscli", *command])
+    with argv, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main()
         except SystemExit as end:
-            print(json.dumps({"code": end.code, "out": json.loads(out.getvalue() or "null")}), file=sys.__stdout__)
+            print(json.dumps([end.code, out.getvalue(), err.getvalue()]), file=sys.__stdout__)
 """
 
 
-def in_a_copy(folder: Path, commands: Iterable[Iterable[object]]) -> list[Any]:
-    """The exit code and the document of each command, with --json, of the copy of poscli in a folder."""
-    words = json.dumps([[*map(str, command), "--json"] for command in commands])
+def in_new_process(folder: Path, commands: Iterable[Iterable[object]], path: str) -> list[Result]:
+    """What commands give in one new process, in a folder, which finds its packages on this path."""
+    words = json.dumps([[*map(str, command)] for command in commands])
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS_OF_A_COPY, words],
+        [sys.executable, "-c", ONE_BY_ONE, words],
         cwd=folder,
-        env=environment(PYTHONPATH=str(folder)),
+        env=environment(PYTHONPATH=path),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [Result(*json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def in_a_copy(folder: Path, commands: Iterable[Iterable[object]]) -> list[Any]:
+    """The exit code and the document of each command, with --json, of the copy of poscli in a folder."""
+    results = in_new_process(folder, [[*command, "--json"] for command in commands], str(folder))
+    return [{"code": each.code, "out": json.loads(each.out or "null")} for each in results]
 
 
 def in_own_process(function: Callable[..., Any], *arguments: object) -> Any:

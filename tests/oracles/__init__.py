@@ -14,6 +14,7 @@ import math
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -67,6 +68,7 @@ def oracle(
     return add
 
 
+@cache
 def every() -> list[Oracle]:
     """The oracles of every module of this package."""
     for module in pkgutil.iter_modules(__path__):

@@ -19,6 +19,7 @@ from poscli.report.data import Section
 from poscli.system.errors import CorruptError
 
 LENGTHS = (64, 256, 1024)
+SLIDING = ("sliding",)
 SHORT: dict[str, Shape] = {
     "alibi": (1.4, lambda octaves: 0.05 * octaves),
     "rope": (1.38, lambda octaves: -0.1 * octaves),
@@ -39,8 +40,10 @@ def section(
 
     The latter are scored on `fewer` documents.
     """
-    short_rows, positions = results(SHORT, seeds=seeds, train_length=64, lengths=LENGTHS)
-    long_rows, _ = results(long, seeds=(0, 1, 2), train_length=1024, lengths=(1024,), fingerprint=fingerprint)
+    short_rows, positions = results(SHORT, seeds=seeds, train_length=64, lengths=LENGTHS, protocols=SLIDING)
+    long_rows, _ = results(
+        long, seeds=(0, 1, 2), train_length=1024, lengths=(1024,), fingerprint=fingerprint, protocols=SLIDING
+    )
     rows = pd.concat([short_rows, long_rows], ignore_index=True).assign(**columns)
     ngrams = ngram_gains(tmp_path / "corpus")
     units = units_of(rows)
@@ -77,8 +80,8 @@ def test_headroom_use_and_price(tmp_path: Path) -> None:
 def test_only_models_of_the_same_shape_and_budget_say_what_a_longer_context_is_worth(
     tmp_path: Path, change: dict[str, Any], count: int
 ) -> None:
-    short, positions = results(SHORT, train_length=64, lengths=LENGTHS)
-    long, _ = results(LONG, train_length=1024, lengths=(1024,))
+    short, positions = results(SHORT, train_length=64, lengths=LENGTHS, protocols=SLIDING)
+    long, _ = results(LONG, train_length=1024, lengths=(1024,), protocols=SLIDING)
     rows, here = pd.concat([short, long], ignore_index=True), RunConfig(encoding="rope", length=64)
     runs = {name: Trained(here, {}) for name in short["run_id"]}
     runs |= {name: Trained(here.model_copy(update=change), {}) for name in long["run_id"]}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import LN2, Shape, results, units_of
+from fake_results import LN2, PROTOCOLS, Shape, results, units_of
 from rich.console import Console
 from torture.reports import undrawn
 
@@ -34,9 +34,10 @@ def shapes(ratio: float) -> dict[str, Shape]:
 
 def report_of(folder: Path, ratio: float, noise: float = 0.005, long: dict[str, Shape] | None = None) -> Report:
     """Three seeds; in single documents the losses of `none` differ by `noise` nats from what the mean says."""
-    rows, positions = results(shapes(ratio), seeds=(0, 1, 2), train_length=64, lengths=LENGTHS)
+    common = {"seeds": (0, 1, 2), "protocols": PROTOCOLS if long else ("sliding",)}
+    rows, positions = results(shapes(ratio), train_length=64, lengths=LENGTHS, **common)
     if long:
-        trained_long, _ = results(long, seeds=(0, 1, 2), train_length=1024, lengths=(1024,))
+        trained_long, _ = results(long, train_length=1024, lengths=(1024,), **common)
         rows = pd.concat([rows, trained_long], ignore_index=True)
     units = units_of(rows)
     sign = np.where(units["unit"].astype(int) % 2, noise, -noise)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_runner import ALIBI, SHORT, cli
+from cli_runner import ALIBI, BRIEF, cli
 from fake_pages import STEP, against, fake_report, fake_tables, pairs_of, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, LN2, many, results
 from torture.reports import HOSTILE
@@ -123,7 +123,7 @@ def test_the_page_asks_for_nothing_from_outside(report: Report) -> None:
 def test_the_command_of_a_row_makes_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     more = ("--set", "matrix_lr=0.02", "--batch", 2)
-    for command in ((*ALIBI, *more, "--seed", 3), ("extrapolate", *SHORT, "--as", "none")):
+    for command in ((*ALIBI, *more, "--seed", 3), ("extrapolate", *BRIEF, "--as", "none")):
         assert cli(*command, "--out", "one").code == 0
     known = trained_runs(tmp_path / "one" / "runs")
     assert len(known) == 2

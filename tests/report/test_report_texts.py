@@ -18,8 +18,9 @@ from poscli.runs.schema import POSITION_COLUMNS, frame
 LOOKS_AT_PICTURES = True
 
 
-def test_hostile_texts_in_pages_tables_and_terminals() -> None:
-    torture(4, draw_pictures=False)
+@pytest.mark.parametrize("examples", first(1, [2, 8]))
+def test_hostile_texts_in_pages_tables_and_terminals(examples: int) -> None:
+    torture(examples, draw_pictures=False)
 
 
 def test_hostile_texts_in_pictures() -> None:

@@ -371,6 +371,7 @@ LIES = {  # consistent in themselves: every checksum is that of the edited file
 
 
 def test_tables_that_contradict_each_other_are_damaged_although_sealed(out: Path, run: Path) -> None:
+    shutil.rmtree(run / "as")  # reading what no edit concerns, once for each of them, would take a third of the time
     for name, edit in LIES.values():
         table, manifest = (run / name).read_bytes(), (run / "MANIFEST.json").read_bytes()
         reseal(run, name, edit)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from cli_runner import NANO, SHORT, SUITE, cli
+from cli_runner import BRIEF, NANO, SUITE, cli
 from toys import shape
 
 from poscli import api
@@ -26,7 +26,7 @@ NAMES = [
     for name in LAYOUTS.names()
 ]
 FULL = "rope+window(width=0.5L)|rope+window(width=0.5L)|rope+window(width=0.5L)|none"
-FOUR = (*NANO, "--layers", 4)
+FOUR = (*NANO, "--layers", 4, "--tokens", "1k")
 
 Kind = tuple[float | None, float | None]  # of a layer: the base of its rope, and its window in units of L
 
@@ -151,9 +151,9 @@ def test_a_run_is_the_same_under_the_name_and_under_the_spec_and_tables_show_the
     assert f"the encoding {FULL} is given twice, as 'rnope-swa' and '{FULL}'" in twice.err
 
     cli("train", "--enc", "none", *FOUR, *out)
-    rows = cli("extrapolate", "--enc", "rnope-swa", *SHORT, *out, "--json").json
+    rows = cli("extrapolate", "--enc", "rnope-swa", *BRIEF, *out, "--json").json
     assert {row["encoding"] for row in rows} == {FULL}
-    assert " rnope-swa " in cli("extrapolate", "--enc", "none", "--enc", FULL, *SHORT, *out, "--force").out
+    assert " rnope-swa " in cli("extrapolate", "--enc", "none", "--enc", FULL, *BRIEF, *out, "--force").out
     assert " rnope-swa " in cli("ls", "runs", *out).out
     assert {row["encoding"] for row in cli("ls", "runs", *out, "--json").json} == {FULL, "none"}
     for baseline in ("rnope-swa", FULL):

@@ -19,18 +19,18 @@ from poscli.training import trainer
 from poscli.training.recalibrate import recalibrate, recalibration_config
 
 LENGTH = 32  # of NANO
-STEPS = 100
+STEPS = 25
 TOKENS = STEPS * 4 * LENGTH
-TRAIN = ("train", "--enc", "rope", *NANO, "--tokens", "64k")  # 500 steps, after which positions have an effect
-SHORT = ("extrapolate", "--max-len", LENGTH, "--tokens", "2k", "--stride", 16)
+LABEL = f"rope as none (recalibrated {TOKENS})"
+SHORT = ("extrapolate", "--max-len", LENGTH, "--tokens", 256, "--stride", 16)
 RECALIBRATE = (*SHORT, "--as", "none", "--recalibrate", TOKENS)
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained rope model, evaluated as it is, as none, and as none after a recalibration."""
+    """A rope model of 31 steps, evaluated as it is, and as none after a recalibration."""
     folder = tmp_path_factory.mktemp("recalibrated")
-    for command in (TRAIN, (*SHORT, "--as", "none"), RECALIBRATE):
+    for command in (("train", "--enc", "rope", *NANO), RECALIBRATE):
         result = cli(*command, "--out", folder)
         assert result.code == 0, result.err
     return folder
@@ -47,16 +47,25 @@ def losses(run: Run) -> pd.DataFrame:
 
 
 @pytest.mark.wide
-def test_recalibration_makes_a_rope_model_without_positions_better_and_is_found_again(out: Path) -> None:
-    """It trains other weights beside those of the run, on other windows, with lower learning rates, and is recorded."""
-    run = part(out, "rope as none (recalibrated 12800)")
-    before, after = losses(part(out, "rope as none")), losses(run)
+def test_recalibration_makes_a_rope_model_without_positions_better(tmp_path: Path) -> None:
+    train = ("train", "--enc", "rope", *NANO, "--tokens", "64k")  # 500 steps, after which positions have an effect
+    measured = ("extrapolate", "--max-len", LENGTH, "--tokens", "2k", "--stride", 16, "--as", "none")
+    for command in (train, measured, (*measured, "--recalibrate", 12_800)):
+        result = cli(*command, "--out", tmp_path)
+        assert result.code == 0, result.err
+    before, after = losses(part(tmp_path, "rope as none")), losses(part(tmp_path, "rope as none (recalibrated 12800)"))
     assert float(before.mean() - after.mean()) > 0.1  # nats per token
+
+
+def test_recalibration_trains_other_weights_and_is_found_again(out: Path) -> None:
+    """It trains other weights beside those of the run, on other windows, with lower learning rates, and is recorded."""
+    run = part(out, LABEL)
     own = checkpoint.read_checkpoint(run.checkpoints, STEPS).model
-    trained = checkpoint.read_checkpoint(run.home / "checkpoints", 500).model
+    steps = run.training.status()["step"]
+    trained = checkpoint.read_checkpoint(run.home / "checkpoints", steps).model
     assert own.keys() == trained.keys()
     assert not any(torch.equal(own[name], trained[name]) for name in own)
-    assert (run.status()["state"], run.training.status()["step"]) == ("complete", 500)
+    assert (run.status()["state"], steps) == ("complete", run.training.config.steps)
     record = json.loads((run.folder / "eval.json").read_text())
     assert record["recalibration"] == {"tokens": TOKENS, "length": LENGTH, "rate": 0.3, "plugins": {}}
     config = recalibration_config(run)
@@ -75,16 +84,16 @@ def test_recalibration_makes_a_rope_model_without_positions_better_and_is_found_
 def test_it_gives_the_same_weights_after_an_interruption(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = part(out, "rope as none (recalibrated 12800)")
+    finished = part(out, LABEL)
     expected = checkpoint.read_checkpoint(finished.checkpoints, STEPS).model
     shutil.copytree(out / "runs", tmp_path / "runs")
-    run = part(tmp_path, "rope as none (recalibrated 12800)")
+    run = part(tmp_path, LABEL)
     task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
 
     take_step = trainer.Trainer.take_step
 
     def stopping_step(self: trainer.Trainer) -> bool:
-        if self.step == 37:
+        if self.step == 11:
             self.save()
             raise KeyboardInterrupt
         return take_step(self)
