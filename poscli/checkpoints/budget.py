@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poscli.checkpoints.matrix import Matrix, measured
-from poscli.checkpoints.screening import ends, loaded
+from poscli.checkpoints.screening import ends, loaded_checkpoint
 from poscli.equation import Unsupported
 from poscli.estimate import evaluations
 from poscli.evaluation.measure import EvaluationSetup
@@ -199,7 +199,7 @@ def screened(
 
     At least one input is read, and another one as long as it will be read within `seconds`.
     """
-    model, begun = loaded(own), time.monotonic()
+    model, begun = loaded_checkpoint(own), time.monotonic()
     models = {each.run.id: with_encoding(model, each.run.config.encoding, each.run.trained) for each in entrants}
     losses, reasons = {run: list[float]() for run in models}, dict[str, str]()
     for number, end in enumerate(ends(own), 1):

@@ -28,7 +28,7 @@ READER = OF_CHECKPOINTS  # joined to the model that reads all but the ends
 
 
 @dataclass(frozen=True)
-class End:
+class InputEnd:
     """The end of an input: its tokens `[B, T]`, the tokens that follow each, and what was read before them."""
 
     past: Past
@@ -43,7 +43,7 @@ class End:
         return float(F.cross_entropy(logits_BTV[0].float(), self.targets_BT[0], reduction="sum")) / LN2 / self.bytes
 
 
-def loaded(setup: EvaluationSetup) -> CheckpointModel:
+def loaded_checkpoint(setup: EvaluationSetup) -> CheckpointModel:
     """The model of a checkpoint's own run."""
     model = load_model(setup.run, setup.device)
     assert isinstance(model, CheckpointModel)
@@ -51,16 +51,17 @@ def loaded(setup: EvaluationSetup) -> CheckpointModel:
 
 
 @torch.inference_mode()
-def ends(setup: EvaluationSetup) -> Iterator[End]:
+def ends(setup: EvaluationSetup) -> Iterator[InputEnd]:
     """The ends of the longest inputs of an evaluation of one protocol, each read when it is asked for.
 
     `setup` is that of a checkpoint as it is. A stride of tokens is the end, and inputs come in the order in which
     evaluations take them.
     """
-    reader, length, scored = with_joined(loaded(setup), READER), setup.settings.lengths[-1], setup.settings.stride
+    reader = with_joined(loaded_checkpoint(setup), READER)
+    length, scored = setup.settings.lengths[-1], setup.settings.stride
     text = setup.task.text(length)
     for span in setup.plan.drawn(setup.settings.only, length):
         tokens_BT = torch.from_numpy(text.windows(span[None], length)).to(setup.device)
         size = int(setup.task.token_bytes(text.targets(span[None], scored)).sum())
         before = length - scored
-        yield End(reader.read(tokens_BT[:, :before]), tokens_BT[:, before:-1], tokens_BT[:, before + 1 :], size)
+        yield InputEnd(reader.read(tokens_BT[:, :before]), tokens_BT[:, before:-1], tokens_BT[:, before + 1 :], size)

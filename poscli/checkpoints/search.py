@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from scipy.optimize import minimize_scalar
 
 from poscli.checkpoints.matrix import Matrix
-from poscli.checkpoints.screening import ends, loaded
+from poscli.checkpoints.screening import ends, loaded_checkpoint
 from poscli.checkpoints.wanted import BASE, Inexpressible, wanted_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_spec, with_encoding
@@ -87,7 +87,7 @@ class _Tries:
     def _loss(self, target: str) -> tuple[float, str]:
         run = self.matrix.run
         spec = posthoc_spec(run.encoding, target, run.model.shape(run.length))
-        model = with_encoding(loaded(self.chooser), spec, run.encoding)
+        model = with_encoding(loaded_checkpoint(self.chooser), spec, run.encoding)
         return statistics.fmean(end.loss(model) for end in self.ends), spec
 
 

@@ -30,7 +30,7 @@ NAMES = ("Ada", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "I
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToldAnswer:
     """Tokens that an episode ends with, and where they were told."""
 
     place: int  # of the first one, in what the episode ends with
@@ -63,7 +63,7 @@ class Told(EpisodeTask):
         return cls(load_corpus(corpus, tokenizer=tokenizer))
 
     @abstractmethod
-    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         """What is told, in pieces in the order in which they stand; what the episode ends with; the answers in it."""
 
     def episode(self, length: int, draw: np.random.Generator, *, training: bool) -> tuple[Tokens, Tokens]:
@@ -129,13 +129,13 @@ class Needle(Told):
     summary = f"give a key of {KEY_DIGITS} digits that a long text told, in words"
     version = 1
 
-    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         key = self.number(KEY_DIGITS, draw)
         telling, asking = self.words("\nRemember this: the pass key is"), self.words("\nWhat is the pass key? It is")
         return (
             [telling + key + self.words(".\n")],
             asking + key,
-            [Answer(len(asking), 0, len(telling), len(key))],
+            [ToldAnswer(len(asking), 0, len(telling), len(key))],
         )
 
 
@@ -146,15 +146,15 @@ class Facts(Told):
     summary = f"give the numbers of {ASKED} of {FACTS} names that a long text told, in words"
     version, shortest = 1, 512
 
-    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         names = [NAMES[n] for n in draw.choice(len(NAMES), FACTS, replace=False)]
         phrases = [self.words(f"\nThe number of {name} is") for name in names]
         values = [self.number(VALUE_DIGITS, draw) for _ in names]
         stop = self.words(".\n")
-        asked, answers = Words(), list[Answer]()
+        asked, answers = Words(), list[ToldAnswer]()
         for n in draw.choice(FACTS, ASKED, replace=False):
             asked += phrases[n]
-            answers.append(Answer(len(asked), int(n), len(phrases[n]), len(values[n])))
+            answers.append(ToldAnswer(len(asked), int(n), len(phrases[n]), len(values[n])))
             asked += values[n] + stop
         return [phrase + value + stop for phrase, value in zip(phrases, values, strict=True)], asked, answers
 
@@ -166,10 +166,10 @@ class Repeat(Told):
     summary = f"say {REPEATED - CUE} words again that a long text told, after the first {CUE}"
     version = 1
 
-    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[Answer]]:
+    def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         items = [int(token) for token in draw.choice(self._frequent, REPEATED)]
         telling, asking = self.words("\nRemember these words:"), self.words("\nThe same words again:")
-        answer = Answer(len(asking) + CUE, 0, len(telling) + CUE, REPEATED - CUE)
+        answer = ToldAnswer(len(asking) + CUE, 0, len(telling) + CUE, REPEATED - CUE)
         return [telling + items + self.words("\n")], asking + items, [answer]
 
     @cached_property

@@ -73,6 +73,7 @@ class MeasuredLosses:
     engine: str = ""
     engine_reason: str = ""  # why no faster engine ran
     where: Mapping[str, str] = field(default_factory=dict)  # the columns of `provenance.measured_on`
+    key: str = ""  # of the file that it was read from
 
     @property
     def spans(self) -> Spans:
@@ -97,7 +98,7 @@ class MeasuredLosses:
 
         The measurements are NaN for tokens that were read, but not measured.
 
-        `key` identifies the settings of the measurement; it and the cost go into the file's metadata.
+        `key`, a JSON list, identifies the settings of the measurement; it and the cost go into the file's metadata.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -125,14 +126,16 @@ class MeasuredLosses:
 
         Windows of which it has more or fewer are left out. None if it has no window, or was made under another key.
 
-        `alone`: windows go through the model one at a time. Otherwise their losses depend in the last bits on the
-        others that are read, and so that equal settings give equal results, the file must have these windows exactly.
+        `alone`: windows go through the model one at a time. Then the number of tokens to score, which is in the key,
+        may be another one. Otherwise the losses of windows depend in the last bits on the others that are read.
         """
         import pyarrow.parquet as pq
 
         table = pq.read_table(io.BytesIO(content))
         metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-        if metadata.get("key") != key or not table.num_rows or table.num_rows % length:
+        kept_key = metadata.get("key", "")
+        same = _whatever_tokens(kept_key) == _whatever_tokens(key) if alone and kept_key else kept_key == key
+        if not same or not table.num_rows or table.num_rows % length:
             return None
         column = {name: table[name].to_numpy().reshape(-1, length) for name in table.column_names}
         kept = np.stack([column.pop("document")[:, 0], column.pop("end")[:, 0]], axis=1).astype(np.int64)
@@ -145,7 +148,13 @@ class MeasuredLosses:
         values = {name: each[row[found]] for name, each in column.items()}
         cost = {"where": dict.fromkeys(ADDED_COLUMNS, "")} | json.loads(metadata["cost"])
         cost["seconds"] *= len(found) / len(kept)
-        return MeasuredLosses(Losses(spans[found], values), **cost)
+        return MeasuredLosses(Losses(spans[found], values), **cost, key=kept_key)
+
+
+def _whatever_tokens(key: str) -> list[Any]:
+    """What identifies the settings of a measurement, without the number of tokens to score."""
+    parts: list[Any] = json.loads(key)
+    return [{**part, "tokens": None} if isinstance(part, dict) else part for part in parts]
 
 
 @dataclass(frozen=True)

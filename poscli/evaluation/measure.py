@@ -107,11 +107,13 @@ class Evaluation:
             known = self._known(measurement, spans, tokens) if ranks().first else None
         left = ~np.isin(span_keys(spans), span_keys(spans[:0] if known is None else known.spans))
         progress.advance(cost(measurement, spans[~left]))
-        if any_rank(not left.any()):
+        if any_rank(not left.any()) and (known is None or known.key == self._key):
             return known or MeasuredLosses(None)
-        measured = self._run(measurement, spans[left], tokens[left], progress, stop)
-        if known is not None:
-            measured = measured.beside(known)
+        if known is None or left.any():
+            measured = self._run(measurement, spans[left], tokens[left], progress, stop)
+            measured = measured if known is None else measured.beside(known)
+        else:
+            measured = known  # of an evaluation of more tokens, of which the file must not speak any more
         with together():
             if measured.losses is not None:
                 self.setup.run.files.write(f"{LOSSES}/{measurement.file}", measured.content(self._key))
@@ -121,8 +123,7 @@ class Evaluation:
     def _key(self) -> str:
         """What decides the losses of this evaluation, beside the windows."""
         setup = self.setup
-        record = record_of(setup.run, replace(setup.settings, tokens=setup.settings.stride))
-        return json.dumps([SCHEMA, setup.run.id, record, device_name(setup.device)])
+        return json.dumps([SCHEMA, setup.run.id, record_of(setup.run, setup.settings), device_name(setup.device)])
 
     def _known(self, measurement: Measurement, spans: Spans, tokens: NDArray[np.int64]) -> MeasuredLosses | None:
         """The losses of the windows that were measured before; None without any, or if their file is damaged."""

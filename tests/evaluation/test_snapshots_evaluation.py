@@ -6,6 +6,7 @@ Models are made up, with losses that are functions of the tokens and of how many
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -336,26 +337,31 @@ def test_evaluations_without_numbers(
 # ---- losses, recall and answers
 
 
+KEY, OTHER = (json.dumps([1, {"tokens": 16, "stride": stride}]) for stride in (2, 4))
+
+
 def test_losses(snapshot: Snapshot) -> None:
     """Losses that are written to a file and read again, by position, and of windows that are asked for."""
     spans = np.array([[0, 12], [0, 20], [3, 12], [5, 40]])
     nll = (np.arange(4)[:, None] + np.sqrt(np.arange(12)) / 4).astype(np.float32)
     losses = Losses(spans, {"nll": nll, "accuracy": (nll > 1).astype(np.float32)})
     measured = MeasuredLosses(losses, seconds=2.5, peak_mb=7.0, engine="sdpa", engine_reason="slow", where={"cpu": "x"})
-    content = measured.content("key")
+    content = measured.content(KEY)
     whole = np.full(4, 12)
-    again = MeasuredLosses.of_content(content, "key", spans, whole, 12, alone=False)
+    fewer = json.dumps([1, {"tokens": 8, "stride": 2}])  # of the same evaluation
+    again = MeasuredLosses.of_content(content, KEY, spans, whole, 12, alone=False)
     assert again is not None
     assert again.losses is not None
     assert all((values == losses.values[name]).all() for name, values in again.losses.values.items())
     some = MeasuredLosses.of_content(
-        content, "key", np.array([[0, 20], [4, 12], [5, 40]]), np.array([12, 12, 2]), 12, alone=True
+        content, KEY, np.array([[0, 20], [4, 12], [5, 40]]), np.array([12, 12, 2]), 12, alone=True
     )
     assert some is not None
     assert some.losses is not None
-    others = [("other", spans, whole, 12), ("key", spans + 1, whole, 12), ("key", spans, whole, 13)]
+    others = [(OTHER, spans, whole, 12), (KEY, spans + 1, whole, 12), (KEY, spans, whole, 13)]
     assert not any(MeasuredLosses.of_content(content, *other, alone=True) for other in others)
-    assert not MeasuredLosses.of_content(content, "key", spans[:3], whole[:3], 12, alone=False)
+    assert not MeasuredLosses.of_content(content, KEY, spans[:3], whole[:3], 12, alone=False)
+    assert not MeasuredLosses.of_content(content, fewer, spans, whole, 12, alone=False)
     kept = pq.read_table(io.BytesIO(content))
     cut = [Losses(spans, {"nll": nll[:, :n]}) for n in (4, 9, 12)]
     parts = {

@@ -37,12 +37,11 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
-    def open(self, page: Path) -> float:
-        """Open a page and return the milliseconds until it was drawn."""
+    def open(self, page: Path) -> None:
+        """Open a page, and wait until it is drawn."""
         self.logs()
         self.driver.get(page.as_uri())
         assert self.run(READY)
-        return float(self.run("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
 
     def run(self, script: str, *arguments: object) -> Any:
         """The value of a script."""
