@@ -197,14 +197,20 @@ def screened(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The mean of the losses at the ends of inputs, by run, and why there are none; NaN for these.
 
-    At least one input is read, and another one as long as it will be read within `seconds`.
+    At least one input is read, and another one as long as it will be read within `seconds`. Encodings that hide more
+    than the model does have none: what comes before the ends is read under a window, which would flatter theirs.
     """
     model, begun = loaded_checkpoint(own), time.monotonic()
     models = {each.run.id: with_encoding(model, each.run.config.encoding, each.run.trained) for each in entrants}
     losses, reasons = {run: list[float]() for run in models}, dict[str, str]()
+    for run, each in models.items():
+        if [encoding.reach for encoding in each.encodings] != [encoding.reach for encoding in model.encodings]:
+            reasons[run] = "it hides tokens, of which a screening says nothing"
     for number, end in enumerate(ends(own), 1):
         with Meter(f"screen {own.run.label}", len(models)) as progress:
             for run, each in models.items():
+                if run in reasons:
+                    continue
                 try:
                     losses[run].append(end.loss(each))
                 except Unsupported as error:
