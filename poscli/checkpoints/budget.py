@@ -39,8 +39,8 @@ class Dropped:
 
     spec: str
     inputs: int  # that were read under it; 0: it was screened only
-    behind: float | None  # bits per byte by which its loss at the target was above that of the best; None: it failed
-    reason: str = ""  # of the failure
+    behind: float | None  # bits per byte by which its loss at the target was above that of the best; None: see `reason`
+    reason: str = ""  # why there is no loss
 
 
 @dataclass(frozen=True)
@@ -154,26 +154,22 @@ class _Race:
         """Go on with as many as have time for a look each time that they are halved."""
         seconds = min(SCREENING_SHARE * 60 * self.minutes, self._time_left())
         losses, reasons = screened(self.own, self.left, seconds)
-        order = [each for each in _best_first(self.left, losses) if each.run.id not in reasons]
+        order = _best_first(self.left, losses)
         fits = [n for n in range(1, len(order)) if _looks(n) * self._seconds(order[:n]) <= self._time_left()]
         self._keep(losses, reasons, 0, max(fits, default=1))
 
     def _keep(self, losses: dict[str, float], reasons: dict[str, str], inputs: int, count: int) -> None:
-        """Go on with the best `count`; a loss of NaN is a failure."""
+        """Go on with the best `count`. A loss of NaN is a failure, and an infinite one is not known."""
         order = _best_first(self.left, losses)
-        self.left = [each for each in order[:count] if not math.isnan(losses[each.run.id])]
         least = losses[order[0].run.id]
-        out = [
-            Dropped(
-                each.run.config.encoding,
-                inputs,
-                None if math.isnan(losses[each.run.id]) else losses[each.run.id] - least,
-                reasons.get(each.run.id, ""),
-            )
-            for each in order
-            if each not in self.left
-        ]
-        self.left_out = (*out, *self.left_out)
+        kept = [each for each in order[:count] if not math.isnan(losses[each.run.id])]
+        out = []
+        for each in order:
+            if each not in kept:
+                loss = losses[each.run.id]
+                behind = loss - least if math.isfinite(loss) else None
+                out.append(Dropped(each.run.config.encoding, inputs, behind, reasons.get(each.run.id, "")))
+        self.left, self.left_out = kept, (*out, *self.left_out)
 
 
 def _looks(encodings: int) -> int:
@@ -195,27 +191,27 @@ def _best_first(entrants: Sequence[EvaluationSetup], losses: dict[str, float]) -
 def screened(
     own: EvaluationSetup, entrants: Sequence[EvaluationSetup], seconds: float
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The mean of the losses at the ends of inputs, by run, and why there are none; NaN for these.
+    """The mean of the losses at the ends of inputs, by run; and where there is none, the reason.
 
-    At least one input is read, and another one as long as it will be read within `seconds`. Encodings that hide more
-    than the model does have none: what comes before the ends is read under a window, which would flatter theirs.
+    At least one input is read, and another one as long as it will be read within `seconds`. An encoding that cannot be
+    computed has a loss of NaN. One that hides more tokens than the model does has an infinite one: what comes before
+    the ends is read under a window, which would flatter it.
     """
     model, begun = loaded_checkpoint(own), time.monotonic()
     models = {each.run.id: with_encoding(model, each.run.config.encoding, each.run.trained) for each in entrants}
-    losses, reasons = {run: list[float]() for run in models}, dict[str, str]()
-    for run, each in models.items():
-        if [encoding.reach for encoding in each.encodings] != [encoding.reach for encoding in model.encodings]:
-            reasons[run] = "it hides tokens, of which a screening says nothing"
-    for number, end in enumerate(ends(own), 1):
-        with Meter(f"screen {own.run.label}", len(models)) as progress:
-            for run, each in models.items():
-                if run in reasons:
-                    continue
+    reaches = [encoding.reach for encoding in model.encodings]
+    hiding = [run for run, each in models.items() if [encoding.reach for encoding in each.encodings] != reaches]
+    means: dict[str, float] = dict.fromkeys(hiding, math.inf)
+    reasons = dict.fromkeys(hiding, "it hides tokens, of which a screening says nothing")
+    losses: dict[str, list[float]] = {run: [] for run in models if run not in hiding}
+    for number, end in enumerate(ends(own) if losses else (), 1):
+        with Meter(f"screen {own.run.label}", len(losses)) as progress:
+            for run in [run for run in losses if run not in reasons]:
                 try:
-                    losses[run].append(end.loss(each))
+                    losses[run].append(end.loss(models[run]))
                 except Unsupported as error:
-                    reasons[run] = str(error)
+                    means[run], reasons[run] = math.nan, str(error)
                 progress.advance(1, f"input {number}")
         if (time.monotonic() - begun) * (number + 1) / number > seconds:
             break
-    return {run: math.nan if run in reasons else statistics.fmean(each) for run, each in losses.items()}, reasons
+    return {run: statistics.fmean(each) for run, each in losses.items() if run not in reasons} | means, reasons

@@ -80,9 +80,9 @@ class MeasuredLosses:
         """The windows whose losses are there."""
         return np.empty((0, 2), np.int64) if self.losses is None else self.losses.spans
 
-    def beside(self, earlier: MeasuredLosses) -> MeasuredLosses:
-        """The losses of this measurement and of an earlier one of other windows, under the same settings."""
-        if self.losses is None or earlier.losses is None:
+    def beside(self, earlier: MeasuredLosses | None) -> MeasuredLosses:
+        """The losses of this measurement and of an earlier one of other windows, if there is one."""
+        if self.losses is None or earlier is None or earlier.losses is None:
             return self
         spans = np.concatenate([earlier.spans, self.spans])
         order = np.argsort(span_keys(spans))

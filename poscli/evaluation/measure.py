@@ -107,15 +107,12 @@ class Evaluation:
             known = self._known(measurement, spans, tokens) if ranks().first else None
         left = ~np.isin(span_keys(spans), span_keys(spans[:0] if known is None else known.spans))
         progress.advance(cost(measurement, spans[~left]))
-        if any_rank(not left.any()) and (known is None or known.key == self._key):
-            return known or MeasuredLosses(None)
-        if known is None or left.any():
-            measured = self._run(measurement, spans[left], tokens[left], progress, stop)
-            measured = measured if known is None else measured.beside(known)
+        if any_rank(not left.any()):
+            measured = known or MeasuredLosses(None)
         else:
-            measured = known  # of an evaluation of more tokens, of which the file must not speak any more
-        with together():
-            if measured.losses is not None:
+            measured = self._run(measurement, spans[left], tokens[left], progress, stop).beside(known)
+        with together():  # also if only the settings differ, which whoever repairs the evaluation reads there
+            if measured.losses is not None and measured.key != self._key:
                 self.setup.run.files.write(f"{LOSSES}/{measurement.file}", measured.content(self._key))
         return measured
 

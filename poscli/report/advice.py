@@ -112,6 +112,7 @@ class Advice:
     spans_of: int = 0  # how many documents the spans are of; 0 for whole documents
     bits: str = "bits per byte"  # what losses are in
     untrained: str = ""  # why the model counts as not trained on text of this kind
+    unfollowed: int = 0  # further ways to read the target, which were left out before the end for lack of time
 
     def record(self) -> dict[str, Any]:
         """The advice for a JSON document; NaN becomes None, and a comparison a list of its numbers."""
@@ -294,9 +295,10 @@ def _window(advice: Advice) -> list[str]:
     """Why the last tokens are all that should be read, and what would do the least harm."""
     gaining = [each for each in advice.candidates if each.gain.difference > 0]
     doubtful = [each.name for each in gaining if each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT, UNCLEAR)]
+    others = f" ({advice.unfollowed} others were left out for lack of time)" if advice.unfollowed else ""
     lines = [
         f"Let {advice.model} read the last {advice.train_length} tokens only: of {len(advice.candidates)} ways to read "
-        f"{advice.target}, none is {'known to be ' if doubtful else ''}better."
+        f"{advice.target}{others}, none is {'known to be ' if doubtful or others else ''}better."
     ]
     holding = [each for each in advice.candidates if each.verdict == HOLDS]
     if holding:

@@ -33,19 +33,6 @@ LOSSES = {
 }
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("budget")
-    make("llama", folder / "llama")
-    write_corpus(folder / "text.jsonl")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def asked(place: Path, names: Sequence[str], **options: Any) -> matrix.Matrix:
     values = {"corpus": f"jsonl:{place / 'text.jsonl'}", "tokens": 32 * STRIDE, "minutes": 1.0, "as": list(names)}
     request = AdviceRequest.model_validate(values | options)
@@ -58,7 +45,7 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch, seconds: float, failing: str = "") -> None:
         self.now, self.seconds, self.failing = 0.0, seconds, failing
         self.read: dict[str, int] = {}  # inputs, by run
-        self.screenings = 0
+        self.screenings, self.unknown = 0, ""
         patch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: self.now))
         patch.setattr(budget, "evaluations", self.evaluations)
         patch.setattr(budget, "measured", self.measured)
@@ -87,8 +74,9 @@ class World:
         self, own: EvaluationSetup, entrants: Sequence[EvaluationSetup], seconds: float
     ) -> tuple[dict[str, float], dict[str, str]]:
         self.screenings += 1
-        self.now += self.seconds
-        return {each.run.id: self.loss(each) for each in entrants}, {}
+        self.now += 1.0
+        unknown = [each for each in entrants if each.run.config.encoding.partition("(")[0] == self.unknown]
+        return {each.run.id: math.inf if each in unknown else self.loss(each) for each in entrants}, {}
 
 
 def names(encodings: Sequence[str]) -> list[str]:
@@ -138,6 +126,18 @@ def test_where_not_one_input_fits_the_encodings_are_screened(place: Path, monkey
     assert world.now <= 60
 
 
+def test_what_a_screening_says_nothing_of_comes_after_what_it_ranks(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is time for two of three; a window, whose loss is not known, is the third."""
+    world = World(monkeypatch, seconds=17.0)
+    world.unknown = "rope"
+    spent = budget.within(asked(place, ["rope+window", "yarn", "llama3"]), 1, begun=0.0)
+    assert world.screenings == 1
+    assert followed(spent) == {"yarn", "llama3"}
+    assert [each.behind for each in spent.left_out] == [None]
+
+
 def test_an_encoding_that_fails_is_left_out_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     World(monkeypatch, seconds=1.0, failing="yarn")
     spent = budget.within(asked(place, list(LOSSES)), 1, begun=0.0)
@@ -178,7 +178,7 @@ def test_the_screening_of_a_model_of_one_layer_is_the_loss_at_the_end_of_inputs(
     assert len(losses) == len(specs)
     hiding = asked(tmp_path, ["rope+window"], tokens=STRIDE)
     losses_of_windows, failed = budget.screened(hiding.work[0], hiding.work[1:], seconds=0)
-    assert all(map(math.isnan, losses_of_windows.values()))
+    assert list(losses_of_windows.values()) == [math.inf]
     assert list(failed.values()) == ["it hides tokens, of which a screening says nothing"]
     assert losses == pytest.approx({run: full[run] for run in losses}, rel=1e-4)
     assert max(losses.values()) - min(losses.values()) > 1e-3

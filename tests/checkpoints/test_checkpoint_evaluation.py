@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from checkpoints import LENGTH, make, write_corpus
+from checkpoints import LENGTH, make
 from cli_runner import cli, document, snapshot
 from several_ranks import on_ranks
 
@@ -26,21 +26,6 @@ from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
 BUDGET = ("--max-len", "2x", "--tokens", 128, "--stride", 16)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with some checkpoints and a corpus of sixteen documents."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    for family in ("llama", "bloom"):
-        make(family, folder / family)
-    write_corpus(folder / "text.jsonl")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def corpus(place: Path) -> str:

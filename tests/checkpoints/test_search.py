@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from checkpoints import LENGTH, make, write_corpus
+from checkpoints import LENGTH
 from cli_runner import assert_refused, document
 
 from poscli.checkpoints import matrix, search
@@ -16,20 +16,6 @@ from poscli.checkpoints.search import searched
 from poscli.evaluation.measure import EvaluationSetup
 
 OWN = 5000.0  # theta of the model
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("search")
-    for family in ("llama", "bloom"):
-        make(family, folder / family)
-    write_corpus(folder / "text.jsonl")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def asked(place: Path) -> matrix.Matrix:

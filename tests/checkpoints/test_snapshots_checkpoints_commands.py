@@ -39,11 +39,6 @@ OF_LIBRARIES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def masked(text: str, folder: Path) -> str:
     """A text without what depends on where and with which version of transformers it was made."""
     text = text.replace(str(folder), "DIR").replace(transformers.__version__, "VERSION").replace(COMMIT, "COMMIT")

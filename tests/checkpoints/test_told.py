@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import LENGTH, make, write_corpus
+from checkpoints import LENGTH, make
 from cli_runner import assert_refused, document
 from numpy.typing import NDArray
 
@@ -20,16 +20,9 @@ TOLD = ("needle", "facts", "repeat")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("told")
-    make("llama", folder / "llama", max_position_embeddings=8 * LENGTH)
-    write_corpus(folder / "text.jsonl")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose trained length is long enough for the questions."""
+    return make("llama", tmp_path_factory.mktemp("told") / "llama", max_position_embeddings=8 * LENGTH)
 
 
 def corpus(place: Path) -> str:
@@ -94,8 +87,8 @@ def test_episodes_depend_on_the_text_the_length_and_what_they_are_for(name: str,
     assert len(fingerprints) == 4
 
 
-def test_a_checkpoint_is_asked_at_growing_lengths_and_under_another_scaling(place: Path) -> None:
-    command = ("extrapolate", "--model", place / "llama", "--task", "needle", "--corpus", corpus(place))
+def test_a_checkpoint_is_asked_at_growing_lengths_and_under_another_scaling(model: Path, place: Path) -> None:
+    command = ("extrapolate", "--model", model, "--task", "needle", "--corpus", corpus(place))
     rows = document(*command, "--max-len", "2x", "--tokens", 64, "--as", "yarn")
     full = [row for row in rows if row["variant"] == "full"]
     assert {(row["encoding"], row["length"]) for row in full} == {
@@ -105,25 +98,23 @@ def test_a_checkpoint_is_asked_at_growing_lengths_and_under_another_scaling(plac
     assert all(row["tokens"] <= 64 for row in full)
 
 
-def test_a_checkpoint_is_asked_from_python(place: Path) -> None:
-    run = api.checkpoint(place / "llama", corpus=corpus(place), task="repeat")
+def test_a_checkpoint_is_asked_from_python(model: Path, place: Path) -> None:
+    run = api.checkpoint(model, corpus=corpus(place), task="repeat")
     rows = api.extrapolate(run, max_len="1x", tokens=64).rows
     assert set(rows["protocol"]) == {"answer"}
     assert (rows["tokens"] == 60).all()  # three episodes of twenty tokens
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "code", "words"),
+    ("options", "words"),
     [
-        ("llama", ("--task", "passkey"), 2, "--task passkey makes its own tokens, which a checkpoint does not know"),
-        ("llama", ("--task", "needles"), 2, "needle"),
-        ("llama", ("--task", "repeat", "--length", 64), 2, "an episode of the task repeat takes"),
+        (("--task", "passkey"), "--task passkey makes its own tokens, which a checkpoint does not know"),
+        (("--task", "needles"), "needle"),
+        (("--task", "repeat", "--length", 64), "an episode of the task repeat takes"),
     ],
 )
-def test_questions_that_cannot_be_asked(
-    model: str, options: tuple[object, ...], code: int, words: str, place: Path
-) -> None:
+def test_questions_that_cannot_be_asked(options: tuple[object, ...], words: str, model: Path, place: Path) -> None:
     document(
-        "extrapolate", "--model", place / model, "--corpus", corpus(place), "--max-len", "1x", "--dry-run"
+        "extrapolate", "--model", model, "--corpus", corpus(place), "--max-len", "1x", "--dry-run"
     )  # prepares the text
-    assert_refused(("extrapolate", "--model", place / model, "--corpus", corpus(place), *options), code, words)
+    assert_refused(("extrapolate", "--model", model, "--corpus", corpus(place), *options), 2, words)

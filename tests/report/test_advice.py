@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -84,6 +85,12 @@ def test_a_gain_on_too_little_text_is_not_said_to_be_none(documents):
     said = answer(few)
     assert said[0].endswith("none is known to be better.")
     assert said[-1].startswith("The gain of yarn may be chance")
+
+
+def test_ways_that_were_left_out_are_counted():
+    advice = replace(advice_for(own=gains(-0.5), yarn=gains(-0.2)), unfollowed=5)
+    said = "of 3 ways to read 1024 (5 others were left out for lack of time), none is known to be better."
+    assert answer(advice)[0].endswith(said)
 
 
 def shifted(seed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,6 +98,7 @@ def advise(
         plan.confirm(sum(job.seconds for job in jobs), "--target or --tokens, or give --minutes", yes=yes)
         tables = matrix.measured(asked)
     advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.name, asked.target)
+    advice = replace(advice, unfollowed=len(left_out))
     pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
     document = {"answer": answer(advice), **advice.record(), "paste": [each.record() for each in pasted]}
     document |= {"left_out": [asdict(each) for each in left_out], "search": [asdict(each) for each in found]}
