@@ -11,7 +11,7 @@ import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,6 @@ class ToldAnswer:
 class Told(EpisodeTask):
     """A task whose episodes are told in the tokens of a tokenizer, within the text of a corpus."""
 
-    columns: ClassVar = EpisodeTask.columns
     measured = "accuracy of the answers, by length and by the depth of what they repeat"
     length = 512
     reads_text = True

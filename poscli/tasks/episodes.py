@@ -25,7 +25,6 @@ from poscli.system.seeds import derive
 from poscli.tasks.task import Batch, Task, Text
 
 EPISODES = 256  # that each length of the evaluation has to choose from
-STORED = 256  # different tokens of an episode, which is stored as bytes
 Tokens = NDArray[np.int64]
 DEPTH, GAP = "depth", "gap"  # the ways in which `EpisodeTask.by` divides answers
 
@@ -89,10 +88,6 @@ class EpisodeTask(Task):
 
     def __init__(self) -> None:
         self.corpus, self.vocab = self.name, self.symbols + self.others
-        if self.vocab > STORED:
-            raise UsageError(
-                f"the task {self.name} has {self.vocab} tokens: episodes have at most {STORED} different ones"
-            )
         self.pad = self.vocab - 1
         made_of = f"{self.name} {self.version} {self.symbols} {EPISODES}"
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()[:16]

@@ -38,18 +38,6 @@ class Backwards(Copy):
         return string[::-1]
 
 
-class Full(Copy):
-    """As many different tokens as an episode can store."""
-
-    name, symbols = "full", 254
-
-
-class Crowded(Copy):
-    """One more than that."""
-
-    name, symbols = "crowded", 255
-
-
 class Small(Pieces):
     """A task without a text whose vocabulary and other defaults are those of the base class."""
 
@@ -91,7 +79,6 @@ def test_what_tasks_say_of_themselves(snapshot: Snapshot, tmp_path: Path, monkey
         "segments": told([task_of("copy")().segments(64), task_of("recency")().describe()]),
         "checked": "\n".join(f"{name} {n}: {outcome(task_of(name)().check, n)}" for name, n in checked),
         "opened": "\n".join(f"{' '.join(case)}: {outcome(opened, *case)}" for case in OPENED),
-        "too many tokens": f"{told(Full().vocab)}, {outcome(Crowded)}",
     }
     snapshot(sections(parts).replace(str(tmp_path), "HERE"), rounded=True)
 
