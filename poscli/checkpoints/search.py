@@ -45,7 +45,8 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     """
     base, octaves = _theta(matrix), math.log2(matrix.target / matrix.run.length)
     tries = _Tries(matrix, until)
-    # Both may have to grow more than the inputs do: theta by up to twice the cube of that, the factor by twice its square.
+    # Both may have to grow more than the inputs do: theta by twice the cube of that, at most, the factor by twice its
+    # square.
     tries.best("theta", (0, 3 * octaves + 1), lambda power: f"rope(base={_short(base * 2**power)})")
     factor = tries.best("factor", (0, 2 * octaves + 1), lambda power: f"yarn(factor={_short(2**power)})")
     yarn = f"factor={_short(2**factor)}"
