@@ -71,7 +71,7 @@ other-cpu: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m 'wide and numerical' -k 'not makes_a_matrix'
 
 numerical: $(DEV)
-	$(BIN)/pytest -n auto --dist worksteal -m 'numerical and not slow and not gpu'
+	$(BIN)/pytest -n auto --dist worksteal -m 'numerical and not slow and not gpu and not servers'
 	$(BIN)/pytest -n auto --dist worksteal -m 'wide and not numerical'
 
 slow: $(DEV)
