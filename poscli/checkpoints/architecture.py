@@ -92,6 +92,7 @@ class Rope:
     theta: float = 10000.0
     fraction: float = 1.0
     layout: str = "half"  # or interleaved; config.json never says
+    scaling: Mapping[str, Any] = field(default_factory=dict)
 
 
 DEFAULT = Rope()
@@ -110,7 +111,10 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
         rope = {"rope_theta": positive_number(config, "rope_local_base_freq", local_theta)}
     else:
         flat = {key: value for key, value in parameters.items() if not isinstance(value, dict)}
-        rope = section(config, "rope_scaling") or flat  # both versions prefer rope_scaling
+        silent = not {"rope_scaling", "rope_parameters"} & {*config}
+        rope = (
+            dict(default.scaling) if silent else section(config, "rope_scaling") or flat
+        )  # as both versions prefer it
     rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
     if rope.get("rope_theta") is None:
         rope["rope_theta"] = positive_number(
@@ -322,6 +326,28 @@ def every_fourth_global(config: Config, count: int) -> list[str]:
     return items(config, "layer_types") or [LOCAL if each else GLOBAL for each in local]
 
 
+def every_second_global(config: Config, count: int) -> list[str]:
+    """gpt-oss: a local layer, then a global one; or `layer_types`."""
+    return items(config, "layer_types") or [GLOBAL if n % 2 else LOCAL for n in range(count)]
+
+
+def even_below_max_window_layers(config: Config, count: int) -> list[str]:
+    """Qwen 2 with experts, if the window is switched on: every second layer up to a certain one; or `layer_types`."""
+    last = config.get("max_window_layers", 28) if config.get("use_sliding_window", False) else 0
+    return items(config, "layer_types") or [GLOBAL if n % 2 or n >= last else LOCAL for n in range(count)]
+
+
+def from_max_window_layers_on(config: Config, count: int) -> list[str]:
+    """dots.llm1: layers have the window from a certain one on; or `layer_types`."""
+    first = config.get("max_window_layers", 62) if config.get("sliding_window") else count
+    return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
+
+
+def listed_or_everywhere(config: Config, count: int) -> list[str]:
+    """Ministral: `layer_types`, or every layer has the window, if there is one."""
+    return items(config, "layer_types") or everywhere(config, count)
+
+
 def where_used(config: Config, count: int) -> list[str]:
     """Qwen 3 with experts: all layers have the window, if it is switched on."""
     return everywhere(config, count) if config.get("use_sliding_window", False) else [GLOBAL] * count
@@ -342,6 +368,7 @@ class RotaryKind(PositionKind):
     window: int | None = None  # where config.json has no `sliding_window`
     rotated: Rotated = lambda config, types: [True] * len(types)
     scales_windows: bool = True  # whether a scaling is that of the layers with a window too
+    sinks: bool = False  # whether the softmax of every layer has a learned logit beside the keys
     refused: tuple[str, ...] = ()  # keys that change the scores in a way that poscli's attention does not
 
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
@@ -368,6 +395,8 @@ class RotaryKind(PositionKind):
             parts.append(spec)
         if type_ == LOCAL:
             parts.append(f"window({whole(config, ('sliding_window',))})")
+        if self.sinks:
+            parts.append("sink-logit")
         return LayerPositions("+".join(parts) or "none", numbers)
 
 
@@ -459,6 +488,34 @@ KINDS: dict[str, PositionKind] = {
     "mixtral": RotaryKind(length=131072, heads_of_keys=8, rope=Rope(theta=1e6)),
     "qwen3_moe": RotaryKind(length=32768, heads_of_keys=4, types=where_used, window=4096),
     "granitemoe": RotaryKind(length=2048, types=without_window),
+    "gpt_oss": RotaryKind(
+        length=131072, heads_of_keys=8, head_width=64, types=every_second_global, window=128, sinks=True,
+        rope=Rope(
+            theta=150000,
+            scaling={
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        ),
+    ),
+    "apertus": RotaryKind(
+        length=65536, types=without_window,
+        rope=Rope(
+            theta=12e6,
+            scaling={
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        ),
+    ),
+    "dots1": RotaryKind(length=2048, heads_of_keys=32, types=from_max_window_layers_on, window=4096),
+    "ministral": RotaryKind(length=131072, heads_of_keys=8, types=listed_or_everywhere, window=4096),
+    "stablelm": RotaryKind(length=4096, heads_of_keys=32, rope=Rope(fraction=0.25), types=without_window),
+    "nemotron": RotaryKind(length=4096, rope=Rope(fraction=0.5), types=without_window),
+    "olmoe": RotaryKind(length=4096, types=without_window),
+    "qwen2_moe": RotaryKind(
+        length=32768, heads_of_keys=16, types=even_below_max_window_layers, window=4096,
+    ),
     "bloom": Uniform(name="alibi", length=2048, spec=lambda config: "alibi"),
     "mpt": Uniform(name="alibi", length=2048, spec=alibi_of_mpt),
     "falcon": Falcon(name="alibi or rotary", length=2048, types=without_window),

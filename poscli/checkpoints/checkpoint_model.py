@@ -18,21 +18,22 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from poscli.attention import Choice, Place, attend, choose
+from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.equation.composed import Composed
-from poscli.model.cache import LayerCache
+from poscli.model.cache import Cache, LayerCache
 from poscli.specs import build, parse
 from poscli.system.console import warn_once
 from poscli.system.errors import DataError, UsageError
@@ -41,6 +42,7 @@ from poscli.system.files import read_object
 # Models whose fused attention does not read all keys of config.json in some versions. (Falcon's eager attention, by
 # contrast, adds ALiBi twice in version 4.57.)
 EAGER = ("gpt2",)
+SINK = "sink-logit"  # the encoding whose numbers the attention modules of gpt-oss hold
 MOST_SAID = 300  # characters of what transformers says of a checkpoint that it cannot load
 
 
@@ -138,26 +140,27 @@ class Seats:
     positions: dict[int, Positions] = field(default_factory=dict)
     tokens: int = 0  # of the input
     past: Sequence[LayerCache] = ()
+    wanted: Engine | None = None  # the engine to use; None: the fastest that can run an encoding
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scaling: float) -> Tensor:
         """Attention output `[B, H, T, D]` from the outputs of the projections; `scaling` is the factor on q . k."""
         encoding, dtype = self.encodings[layer], q_BHTD.dtype
-        if self.past:
-            k_BGTD, v_BGTD, _ = self.past[layer].extend(k_BGTD, v_BGTD, None)
-        inner = attention_dtype(q_BHTD)
         shared = q_BHTD.shape[1] // k_BGTD.shape[1]
-        k_BHTD, v_BHTD = (x.to(inner).repeat_interleave(shared, dim=1) for x in (k_BGTD, v_BGTD))
-        q_BHTD = q_BHTD.to(inner)
+        q_BHTD, k_BGTD, v_BGTD = (x.to(attention_dtype(x)) for x in (q_BHTD, k_BGTD, v_BGTD))
         if (ratio := scaling / encoding.scale) != 1:
             q_BHTD = q_BHTD * ratio
-        engine = self.choice(encoding, q_BHTD).engine
-        return attend(engine, encoding, q_BHTD, k_BHTD, v_BHTD, self.positions[id(encoding)]).to(dtype)
+        engine, positions = self.choice(encoding, q_BHTD).engine, self.positions[id(encoding)]
+        if self.past:
+            new = (q_BHTD, k_BGTD, v_BGTD)
+            return self.past[layer].attend(engine, encoding, new, None, positions, shared).to(dtype)
+        k_BHTD, v_BHTD = (x.repeat_interleave(shared, dim=1) for x in (k_BGTD, v_BGTD))
+        return attend(engine, encoding, q_BHTD, k_BHTD, v_BHTD, positions).to(dtype)
 
     def choice(self, encoding: Encoding, like: Tensor) -> Choice:
         """The engine that runs an encoding where a tensor is."""
         device, dtype = like.device, attention_dtype(like)
         place = Place(device.type, dtype, self.head_width, gradient=False, here=device)
-        return choose(encoding, None, place)
+        return choose(encoding, self.wanted, place)
 
 
 def attention_dtype(like: Tensor) -> torch.dtype:
@@ -219,8 +222,13 @@ def install(stock: Any, seats: Seats) -> None:
             module.forward = partial(attention, module, seats, n)
         trunk.forward = partial(_without_masks, trunk, run)
         return
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, __version__
 
+    if not hasattr(import_module(type(trunk).__module__), "ALL_ATTENTION_FUNCTIONS"):
+        raise UsageError(
+            f"transformers {__version__} computes attention of models of type {model_type} in their own code, which "
+            "poscli cannot replace; transformers 5 does not: pip install 'transformers>=5'"
+        )
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # attention is causal without a mask
     stock.config._attn_implementation = NAME
@@ -236,8 +244,8 @@ def install(stock: Any, seats: Seats) -> None:
 
 def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any) -> tuple[Tensor, None]:
     """The function that model types call in the place of their attention; returns `[B, T, H, D]`."""
-    if changed := [name for name in ("softcap", "s_aux") if given.get(name) is not None]:
-        raise UsageError(f"{type(module).__name__} changes its scores by {changed[0]}, which poscli does not compute")
+    if given.get("softcap") is not None:
+        raise UsageError(f"{type(module).__name__} caps its scores, which poscli does not compute")
     scaling = given.get("scaling")
     if scaling is None:  # GPT-2 before version 5.4 applies its own factors in its eager attention only
         scaling = query.shape[-1] ** -0.5 if getattr(module, "scale_attn_weights", True) else 1.0
@@ -271,15 +279,24 @@ def _embedded(table: nn.Embedding, seats: Seats, width: int, *_: Any, **__: Any)
     return first.embed(nothing, pos, ids) if "embed" in first.blanks else nothing
 
 
-def table_of(stock: Any) -> Tensor | None:
-    """The rows of a learned table of positions, `[L, W]`; None for a model without one."""
+@dataclass(frozen=True, eq=False)
+class LearnedPositions:
+    """The numbers among a checkpoint's weights that belong to its positions."""
+
+    table: Tensor | None = None  # the rows of learned positions, [L, W]
+    sinks: Sequence[Tensor] = ()  # of each layer, the logit [H] beside the keys
+
+
+def learned_of(stock: Any) -> LearnedPositions:
+    """What the layers of a stock model have learned of positions."""
     trunk = trunk_of(stock)
     if hasattr(trunk, "wpe"):
-        return trunk.wpe.weight
+        return LearnedPositions(trunk.wpe.weight)
     if hasattr(trunk, "embed_positions"):
         table = trunk.embed_positions
-        return table.weight[table.offset :]
-    return None
+        return LearnedPositions(table.weight[table.offset :])
+    attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in getattr(trunk, "layers", ())]
+    return LearnedPositions(sinks=[each.sinks for each in attentions if hasattr(each, "sinks")])
 
 
 def _without_masks(trunk: Any, run: Trunk, input_ids: Tensor, **_: Any) -> Any:
@@ -343,14 +360,6 @@ OWN_ATTENTION: dict[str, tuple[Callable[..., Any], Trunk]] = {
 }
 
 
-@dataclass(frozen=True)
-class Past:
-    """What a model has read: the keys and values of each layer, and the number of tokens."""
-
-    layers: Sequence[LayerCache]
-    tokens: int = 0
-
-
 CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
 # The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
 # the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
@@ -360,9 +369,16 @@ ROUNDING, LEAST = 16, 1e-3
 class CheckpointModel:
     """A loaded checkpoint under one encoding per layer. Several of them may share a stock model."""
 
-    def __init__(self, stock: Any, seats: Seats, architecture: Architecture, encodings: Sequence[Encoding]) -> None:
+    def __init__(
+        self,
+        stock: Any,
+        seats: Seats,
+        architecture: Architecture,
+        encodings: Sequence[Encoding],
+        wanted: Engine | None = None,
+    ) -> None:
         self.stock, self.architecture, self._seats = stock, architecture, seats
-        self.encodings = tuple(encodings)
+        self.encodings, self.wanted = tuple(encodings), wanted
 
     @property
     def shape(self) -> Shape:
@@ -388,48 +404,43 @@ class CheckpointModel:
         like = next(self.stock.parameters())
         return [self._seats.choice(encoding, like) for encoding in self.encodings]
 
-    def under(self, encodings: Sequence[Encoding]) -> Self:
-        return type(self)(self.stock, self._seats, self.architecture, encodings)
+    def under(self, encodings: Sequence[Encoding], engine: Engine | None = None) -> Self:
+        return type(self)(self.stock, self._seats, self.architecture, encodings, engine)
 
-    def __call__(self, tokens_BT: Tensor) -> Tensor:
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The weights of the stock model."""
+        yield from self.stock.parameters()
+
+    def __call__(self, tokens_BT: Tensor, *, cache: Cache | None = None) -> Tensor:
         """Logits `[B, T, V]` of all tokens."""
-        return torch.cat([logits for _, logits in self.logits_in_slices(tokens_BT)], dim=1)
+        return torch.cat([logits for _, logits in self.logits_in_slices(tokens_BT, cache=cache)], dim=1)
 
-    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+    def logits_in_slices(
+        self, tokens_BT: Tensor, last: int | None = None, *, cache: Cache | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
         first_of_last = 0 if last is None else -last
-        states_BTW, tokens_BT = self.states(tokens_BT)[:, first_of_last:], tokens_BT[:, first_of_last:]
+        states_BTW, tokens_BT = self.states(tokens_BT, cache)[:, first_of_last:], tokens_BT[:, first_of_last:]
         step = max(1, SLICE_NUMBERS // (len(tokens_BT) * self.architecture.vocab))
         for first in range(0, tokens_BT.shape[1], step):
             part = slice(first, first + step)
             yield part, head(self.stock, tokens_BT[:, part], states_BTW[:, part])
 
-    def states(self, tokens_BT: Tensor, past: Past | None = None) -> Tensor:
-        """The last layer's output `[B, T, W]`, as the head takes it, of tokens that go on after those of `past`."""
+    def states(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
+        """The last layer's output `[B, T, W]`, as the head takes it; with a cache, of tokens that continue its text.
+
+        Keys in a cache were made by the encodings with which they were read, but have no positions before those of this
+        model: a cache of another model's `Cache.for_others` gives what is read here other states, and no other places.
+        """
         distinct = {id(encoding): encoding for encoding in self.encodings}
         seats, tokens = self._seats, tokens_BT.shape[1]
-        seats.encodings, seats.tokens = self.encodings, tokens
-        seats.past = () if past is None else past.layers
-        all_tokens = tokens if past is None else past.tokens + tokens
-        seats.positions = {key: encoding.locate(all_tokens, tokens_BT.device) for key, encoding in distinct.items()}
+        seats.encodings, seats.tokens, seats.wanted = self.encodings, tokens, self.wanted
+        seats.past = () if cache is None else cache.extended(len(self.encodings), tokens)
+        held = tokens if cache is None else cache.held
+        seats.positions = {key: encoding.locate(held, tokens_BT.device) for key, encoding in distinct.items()}
         try:
             return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
         finally:
             seats.past = ()
-
-    def read(self, tokens_BT: Tensor) -> Past:
-        """The keys and values of every layer for tokens at the beginning of a text."""
-        past = Past([LayerCache() for _ in self.encodings])
-        self.states(tokens_BT, past)
-        return Past(past.layers, tokens_BT.shape[1])
-
-    def logits_after(self, past: Past, tokens_BT: Tensor) -> Tensor:
-        """Logits `[B, T, V]` of tokens that go on after those of `past`, which stays as it is.
-
-        The past may have been read under other encodings: it holds keys before any dependence on positions, and they
-        get those of this model. The states that they were made of stay those of the other.
-        """
-        copied = Past([replace(layer) for layer in past.layers], past.tokens)
-        return head(self.stock, tokens_BT, self.states(tokens_BT, copied))
 
 
 def load_checked(
@@ -461,22 +472,21 @@ def converted(stock: Any, architecture: Architecture) -> CheckpointModel:
     seats = Seats(architecture.head_width)
     install(stock, seats)
     model = CheckpointModel(stock, seats, architecture, ())
-    return model.under(own_encodings(architecture, table_of(stock), model.device))
+    return model.under(own_encodings(architecture, model.device, learned_of(stock)))
 
 
-def own_encodings(architecture: Architecture, table: Tensor | None, device: torch.device) -> list[Encoding]:
-    """The encodings of a checkpoint's layers, with the numbers that config.json and the weights give them.
-
-    `table` holds the rows of learned positions, `[L, W]`; None for a model without them.
-    """
+def own_encodings(architecture: Architecture, device: torch.device, learned: LearnedPositions) -> list[Encoding]:
+    """The encodings of a checkpoint's layers, with the numbers that config.json and the weights give them."""
     built = build(parse(architecture.spec), architecture.shape, seed=0)
-    for encoding, layer in zip(built, architecture.layers, strict=True):
+    for n, (encoding, layer) in enumerate(zip(built, architecture.layers, strict=True)):
         parts: list[Any] = list(encoding.parts) if type(encoding) is Composed else [encoding]
         for part in parts:
             if layer.numbers and hasattr(part, "use_factors"):
                 part.use_factors(*(torch.tensor(layer.numbers[name]) for name in ("short_factor", "long_factor")))
-            if table is not None and hasattr(part, "table"):
-                part.table = torch.nn.Parameter(table[: architecture.length], requires_grad=False)
+            if learned.table is not None and hasattr(part, "table"):
+                part.table = nn.Parameter(learned.table[: architecture.length], requires_grad=False)
+            if learned.sinks and part.name == SINK:
+                part.b = nn.Parameter(learned.sinks[n].to(attention_dtype(learned.sinks[n])), requires_grad=False)
     return [encoding.to(device).eval().requires_grad_(False) for encoding in built]
 
 

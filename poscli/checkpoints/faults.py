@@ -34,20 +34,18 @@ READ: dict[str, set[str]] = {
 }
 KNOWN = EVERYWHERE.union(*READ.values())
 
-WITH_LAYER_TYPES = {"qwen2", "qwen3", "gemma3_text", "smollm3", "cohere2", "exaone4", "olmo3"}
+WITH_LAYER_TYPES = {
+    "qwen2", "qwen3", "qwen2_moe", "gemma3_text", "smollm3", "cohere2", "exaone4", "olmo3", "gpt_oss", "dots1",
+    "ministral",
+}  # fmt: skip
 WITH_WINDOW = {"mistral", "phi3", "starcoder2", "mixtral", "qwen3_moe"} | WITH_LAYER_TYPES
 NESTED = {"gemma3_text", "olmo3"}  # model types with parameters of rope for each type of layer
 # Keys at the top of config.json, and the model types that read them; rope_theta is read by all others with rotations.
 READERS: dict[str, set[str]] = {
     "rotary_emb_base": {"gpt_neox"},
     "rotary_pct": {"gpt_neox"},
-    "partial_rotary_factor": {
-        "phi",
-        "phi3",
-        "glm",
-        "glm4",
-        "gpt_neox",
-    },  # version 4 writes it for gpt_neox, and does not read it
+    # Version 4 writes it for gpt_neox, and does not read it.
+    "partial_rotary_factor": {"phi", "phi3", "glm", "glm4", "gpt_neox", "stablelm", "nemotron"},
     "rope_local_base_freq": {"gemma3_text"},
     "no_rope_layers": {"smollm3"},
     "sliding_window": WITH_WINDOW,

@@ -39,7 +39,11 @@ GROUPED = "self-extend"
 IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
 NOT_IN_FILE = "rope-dynamic"  # the file of a model with this scaling has plain rope
 SERVER, COMPLETION = "llama-server", "llama-completion"
-GGUF_NAMES = {"mistral": "llama", "phi": "phi2", "gpt_neox": "gptneox", "gemma3_text": "gemma3"}  # others are the same
+GGUF_NAMES = {
+    "mistral": "llama", "mixtral": "llama", "phi": "phi2", "gpt_neox": "gptneox", "gemma3_text": "gemma3",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "cohere": "command-r", "glm": "chatglm", "gpt_oss": "gpt-oss",
+    "olmo3": "olmo2",
+}  # fmt: skip  # of model types; the names of the others are the same
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from poscli.checkpoints.architecture import LOCAL, Architecture, Config, LayerPositions
-from poscli.checkpoints.checkpoint_model import own_encodings, quiet
+from poscli.checkpoints.checkpoint_model import LearnedPositions, own_encodings, quiet
 from poscli.equation import Encoding
 from poscli.equation.composed import Composed
 from poscli.system.errors import UsageError
@@ -124,7 +125,7 @@ def own_layers(architecture: Architecture) -> list[OwnLayer]:
     for layer in architecture.layers:
         key = repr(layer)
         if key not in made:
-            (encoding,) = own_encodings(replace(architecture, layers=(layer,)), None, torch.device("cpu"))
+            (encoding,) = own_encodings(replace(architecture, layers=(layer,)), torch.device("cpu"), LearnedPositions())
             made[key] = OwnLayer(layer, encoding)
     return [made[repr(layer)] for layer in architecture.layers]
 
@@ -169,7 +170,7 @@ def _read_layers(folder: Path, length: int) -> Iterator[LayerNumbers]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
+    with torch.device("meta"), _GivenNumbers():
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     known: dict[tuple[str, str], tuple[Turns, Turns]] = {}
     for attention in attentions(model):
@@ -178,6 +179,14 @@ def _read_layers(folder: Path, length: int) -> Iterator[LayerNumbers]:
             module = model.get_submodule(name) if name else None
             known[name, layer_type] = (_turns(module, layer_type, 1), _turns(module, layer_type, FAR * length))
         yield LayerNumbers(*known[name, layer_type], window_of(attention))
+
+
+class _GivenNumbers(TorchFunctionMode):
+    """Tensors made of given numbers have memory: Apertus in version 4 reads one again while it is built."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return func(*args, **({"device": "cpu"} | kwargs if func is torch.tensor else kwargs))
 
 
 def attentions(model: Any) -> list[Any]:
@@ -222,7 +231,8 @@ def window_of(attention: Any) -> int | None:
     if hasattr(attention, "sliding_window"):
         window = attention.sliding_window if getattr(attention, "is_sliding", True) else None
     else:
-        reads = "sliding_window" in inspect.getsource(type(attention))
+        types = getattr(getattr(attention, "config", None), "layer_types", None)
+        reads = types[attention.layer_idx] == LOCAL if types else "sliding_window" in inspect.getsource(type(attention))
         window = getattr(attention.config, "sliding_window", None) if reads else None
     return None if window is None else int(window)
 

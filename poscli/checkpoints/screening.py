@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.checkpoints.checkpoint_model import CheckpointModel, Past
+from poscli.checkpoints.checkpoint_model import CheckpointModel
 from poscli.evaluation.evaluate import OF_CHECKPOINTS
 from poscli.evaluation.losses import LN2
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import with_joined
+from poscli.model.cache import Cache
 from poscli.model.load import load_model
 
 READER = OF_CHECKPOINTS  # joined to the model that reads all but the ends
@@ -31,7 +32,7 @@ READER = OF_CHECKPOINTS  # joined to the model that reads all but the ends
 class InputEnd:
     """The end of an input: its tokens `[B, T]`, the tokens that follow each, and what was read before them."""
 
-    past: Past
+    past: Cache
     tokens_BT: Tensor
     targets_BT: Tensor
     bytes: int  # of the text of the targets
@@ -39,7 +40,7 @@ class InputEnd:
     @torch.inference_mode()
     def loss(self, model: CheckpointModel) -> float:
         """Bits per byte; Unsupported if the model's encodings cannot be computed at this length."""
-        logits_BTV = model.logits_after(self.past, self.tokens_BT)
+        logits_BTV = model(self.tokens_BT, cache=self.past.for_others())
         return float(F.cross_entropy(logits_BTV[0].float(), self.targets_BT[0], reduction="sum")) / LN2 / self.bytes
 
 
@@ -64,4 +65,6 @@ def ends(setup: EvaluationSetup) -> Iterator[InputEnd]:
         tokens_BT = torch.from_numpy(text.windows(span[None], length)).to(setup.device)
         size = int(setup.task.token_bytes(text.targets(span[None], scored)).sum())
         before = length - scored
-        yield InputEnd(reader.read(tokens_BT[:, :before]), tokens_BT[:, before:-1], tokens_BT[:, before + 1 :], size)
+        past = Cache()
+        reader.states(tokens_BT[:, :before], past)
+        yield InputEnd(past, tokens_BT[:, before:-1], tokens_BT[:, before + 1 :], size)

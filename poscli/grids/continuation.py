@@ -93,7 +93,7 @@ def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, sampling: S
     task = open_task(config.task, config.corpus, config.tokenizer)
     assert isinstance(task, Grid)
     refuse_other_text(run, task)
-    refuse_long_input(run, asked.length(config.length), sampling, "give a smaller --side")
+    refuse_long_input(run.config, asked.length(config.length), sampling, "give a smaller --side")
     model = load_trained(run, sampling.device)
     try:
         made = continue_image(model, task, asked, temperature=sampling.temperature, seed=sampling.seed)
@@ -109,7 +109,7 @@ def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, sampling: S
         **{name: getattr(made, name) for name in ("kept", "image", "images", "nll", "cells", "seconds")},
     }
     emit(json_, document, lambda: data().write(f"{printable(file)}\n{made.told}\n"))
-    note(speed(run, made.cells, "cells", made.seconds))
+    note(speed(run.id, made.cells, "cells", made.seconds))
 
 
 def continue_image(model: Model, task: Grid, wish: ImageChoice, *, temperature: float, seed: int) -> Continuation:
@@ -130,8 +130,9 @@ def continue_image(model: Model, task: Grid, wish: ImageChoice, *, temperature: 
     left = length - len(prompt)
     with Meter("generate", left) as progress:
         drawn = []
+        opened, start_token = [task.data.start, *prompt], {task.data.start}
         for token in generate(
-            model, prompt, task.data.start, tokens=left, temperature=temperature, seed=seed, columns=columns
+            model, opened, start_token, tokens=left, temperature=temperature, seed=seed, columns=columns
         ):
             drawn.append(token)
             progress.advance(1, "cells")

@@ -85,27 +85,40 @@ class LayerCache:
         return room.append(new)
 
     def attend(
-        self, engine: Engine, encoding: Encoding, new: Sequence[Tensor], features: Tensor | None, positions: Positions
+        self,
+        engine: Engine,
+        encoding: Encoding,
+        new: Sequence[Tensor],
+        features: Tensor | None,
+        positions: Positions,
+        shared: int = 1,
     ) -> Tensor:
-        """Attention output `[B, H, T, E]` of further tokens, whose q, k and v are `new`, to all tokens so far."""
+        """Attention output `[B, H, T, E]` of further tokens, whose q, k and v are `new`, to all tokens so far.
+
+        k and v have H / `shared` heads, each for as many heads of queries.
+        """
         q, k, v = new
         past = 0 if self.k_BHSD is None else self.k_BHSD.shape[2]
         whole, v, features = self.extend(k, v, features)
+        whole, v = (x.repeat_interleave(shared, dim=1) if shared > 1 else x for x in (whole, v))
         if self.k_BHSD is None or torch.is_grad_enabled():  # nothing is kept, or nothing may be
             return attend(engine, encoding, q, whole, v, positions, features)
+        turned = None
         if encoding.keys_are_steady and "key" in encoding.blanks:
-            self._turn(encoding, k, past, positions.of_keys)
+            turned = self._turned(encoding, k, past, positions.of_keys)
+            turned = turned.repeat_interleave(shared, dim=1) if shared > 1 else turned
         by_distance = self.by_distance if positions.step == 1 and "positions" not in encoding.blanks else None
-        reused = Reused(keys_BHSD=self.turned_BHSD, by_distance=by_distance)
+        reused = Reused(keys_BHSD=turned, by_distance=by_distance)
         return attend(engine, encoding, q, whole, v, positions, features, reused=reused)
 
-    def _turn(self, encoding: Encoding, k_BHTD: Tensor, past: int, pos_S: Tensor) -> None:
-        """Put the new keys at their positions, or all keys if those of the past are not known."""
+    def _turned(self, encoding: Encoding, k_BHTD: Tensor, past: int, pos_S: Tensor) -> Tensor:
+        """All keys at their positions, once the new ones, or all if those of the past are not known, are put there."""
         assert self.k_BHSD is not None
         if past and self.turned_BHSD is None:
             self.turned_BHSD = encoding.key(self.k_BHSD, pos_S)
         else:
             self.turned_BHSD = self._appended("turned_BHSD", encoding.key(k_BHTD, pos_S[past:]))
+        return self.turned_BHSD
 
     def keep_last(self, tokens: int) -> None:
         """Forget all but the last tokens."""
@@ -126,6 +139,20 @@ class Cache:
     tokens: int = 0  # that the model has read so far
     held: int = 0  # the last of these, which are still in the cache
     columns: int | None = None  # of the grid that the text fills, for encodings of two axes
+
+    def extended(self, layers: int, tokens: int) -> list[LayerCache]:
+        """The state of each of a model's layers, to which they are about to add so many tokens."""
+        self.layers = self.layers or [LayerCache() for _ in range(layers)]
+        self.tokens, self.held = self.tokens + tokens, self.held + tokens
+        return self.layers
+
+    def for_others(self) -> Cache:
+        """The same tokens for a model with other encodings; what is added to it is not added to this one."""
+        layers = [
+            LayerCache(each.k_BHSD, each.v_BHSD, each.features_BHSF, each.last_key_BH1D, each.last_inputs_BTW)
+            for each in self.layers
+        ]
+        return Cache(layers, self.tokens, self.held, self.columns)
 
     def keep_last(self, tokens: int) -> None:
         """Forget all but the last tokens."""

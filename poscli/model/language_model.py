@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from poscli.attention import Engine
 from poscli.equation import Encoding, Shape
+from poscli.model.cache import Cache
 
 
 class LanguageModel(Protocol):
@@ -38,11 +40,23 @@ class LanguageModel(Protocol):
     def engine_reason(self) -> str:
         """Why no faster engine runs; empty if the fastest one does."""
 
-    def under(self, encodings: Sequence[Encoding]) -> Self:
-        """A model with the same weights, and with these encodings on its layers."""
+    def under(self, encodings: Sequence[Encoding], engine: Engine | None = None) -> Self:
+        """A model with the same weights, and with these encodings on its layers.
 
-    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        All of them are computed by `engine`; None: each by the fastest that can.
+        """
+
+    def __call__(self, tokens_BT: Tensor) -> Tensor:
+        """Logits `[B, T, V]` of all tokens."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The weights, each once."""
+
+    def logits_in_slices(
+        self, tokens_BT: Tensor, last: int | None = None, *, cache: Cache | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
         """Logits `[B, n, V]` of slices of the `last` tokens (None: of all), in order.
 
-        The yielded tensor may be reused: copy it before the next iteration. Slices count from the first of these.
+        The yielded tensor may be reused: copy it before the next iteration. Slices count from the first of these. With
+        a cache, the tokens continue the text whose state it holds, and are added to it.
         """

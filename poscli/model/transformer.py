@@ -211,27 +211,30 @@ class Model(nn.Module):
             return self._by_segments(tokens_BT, Cache() if cache is None else cache)
         return self.head(self._states(tokens_BT, cache, memory))
 
-    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+    def logits_in_slices(
+        self, tokens_BT: Tensor, last: int | None = None, *, cache: Cache | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
         """Logits `[B, n, V]` of slices of the last tokens, in order: one slice, unless the vocabulary is large.
 
-        With `last`, only the logits of so many tokens are computed, and of each layer only what these depend on; the
-        slices count from the first of them.
+        With `last`, only the logits of so many tokens are computed, and without a cache of each layer only what these
+        depend on; the slices count from the first of them.
         """
         last = last or tokens_BT.shape[1]
         step = max(1, SLICE_NUMBERS // (len(tokens_BT) * self.vocab))
         if self.config.memory:
-            yield slice(None), self(tokens_BT)[:, -last:]
+            yield slice(None), self(tokens_BT, cache=cache)[:, -last:]
             return
-        x_BTW = self._states(tokens_BT, None, None, last)
+        x_BTW = self._states(tokens_BT, cache, None, last if cache is None else None)[:, -last:]
         for first in range(0, last, step):
             part = slice(first, min(first + step, last))
             yield part, self.head(x_BTW[:, part])
 
-    def under(self, encodings: Sequence[Encoding]) -> Self:
+    def under(self, encodings: Sequence[Encoding], engine: Engine | None = None) -> Self:
         """A copy that shares its weights, with these encodings on its layers."""
         copied = copy.deepcopy(self, {id(p): p for p in self.parameters()})
         for attention, encoding in zip(copied.attention, encodings, strict=True):
             attention.encoding = encoding
+            attention.wanted = engine or attention.wanted
         return copied
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, memory: Memory | None = None) -> Tensor:
@@ -256,9 +259,7 @@ class Model(nn.Module):
         With `last`, which needs neither of these, only that of the last tokens.
         """
         past = cache.held if cache else memory.held if memory else 0
-        if cache is not None:
-            cache.layers = cache.layers or [LayerCache() for _ in self.layers]
-            cache.tokens, cache.held = cache.tokens + tokens_BT.shape[1], past + tokens_BT.shape[1]
+        caches = None if cache is None else cache.extended(len(self.layers), tokens_BT.shape[1])
         positions = self._positions(past + tokens_BT.shape[1], tokens_BT.device, cache)
         first = self.encodings[0]
         x_BTW = first.embed(F.embedding(tokens_BT, self.embedding), positions[id(first)].pos[past:], tokens_BT)
@@ -271,7 +272,7 @@ class Model(nn.Module):
             if last is not None:
                 x_BTW, at = x_BTW[:, -read:], at.last(read)
                 before_BSW, x_BTW = x_BTW.tensor_split([read - put_out], dim=1)
-            x_BTW = layer(x_BTW, at, cache.layers[n] if cache else None, before_BSW)
+            x_BTW = layer(x_BTW, at, caches[n] if caches else None, before_BSW)
         return self.norm(x_BTW)
 
     def _reads(self, tokens: int, last: int) -> list[tuple[int, int]]:

@@ -151,7 +151,7 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
         means = (at.loc[at["encoding"] == name, column].mean() for name in names)
         return tuple("-" if mean != mean else f"{mean:.2f}" for mean in means)
 
-    columns = (
+    columns = [
         words("encoding", names),
         Column("saturates at", tuple(_window(*saturates[name]) for name in names)),
         Column(f"gradient beyond L = {length}", tuple(map(gradient, names))),
@@ -159,7 +159,19 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
         Column("entropy at L", attention("entropy", length)),
         Column(f"entropy at {longest}", attention("entropy", longest)),
         Column(f"mass beyond L at {longest}", attention("far_mass", longest)),
-    )
+    ]
+    notes = {  # by the first word of a column
+        "saturates": "the shortest window, in tokens, whose loss is within 0.01 bits per token of the best; in "
+        "brackets its 95 % interval: the shortest window that may be, and the one from which it is sure",
+        "gradient": "share of the gradient of a prediction that lies on inputs L or more tokens back",
+        "text": "bits per token lost if the text L or more tokens back is that of another document",
+        "entropy": "that of the attention weights over the logarithm of the keys seen, mean over heads; 1 is even",
+        "mass": "share of the attention weights on keys L or more tokens back, mean over layers and heads",
+    }
+    whole = {"saturates": "saturates at", "gradient": "gradient beyond L", "text": "text beyond L replaced"}
+    whole["mass"] = "mass beyond L"
+    columns = [column for column in columns if set(column.cells) != {"-"}]  # checkpoints have neither of the others
+    said = {column.name.split()[0] for column in columns}
     least = {name: ends[0] if ends[1] != ends[1] else ends[1] for name, ends in saturates.items()}
     if beyond := [name for name in names if least[name] > length]:
         answer = (
@@ -172,15 +184,8 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
     return Analysis(
         "How much of a long window is used?",
         answer,
-        columns,
-        (
-            "saturates at: the shortest window, in tokens, whose loss is within 0.01 bits per token of the best; in "
-            "brackets its 95 % interval: the shortest window that may be, and the one from which it is sure",
-            "gradient beyond L: share of the gradient of a prediction that lies on inputs L or more tokens back",
-            "text beyond L replaced: bits per token lost if the text L or more tokens back is that of another document",
-            "entropy: that of the attention weights over the logarithm of the keys seen, mean over heads; 1 is even",
-            "mass beyond L: share of the attention weights on keys L or more tokens back, mean over layers and heads",
-        ),
+        tuple(columns),
+        tuple(f"{whole.get(name, name)}: {note}" for name, note in notes.items() if name in said),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,17 @@ from torch import Tensor, nn
 from poscli.equation import Shape
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class Weighted(Protocol):
+    """A model as a function of tokens, with its weights."""
+
+    def __call__(self, tokens_BT: Tensor) -> Tensor:
+        """The logits of tokens."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The weights, each once."""
+
 
 FLOAT32 = 2**-23  # the unit of rounding of float32
 
@@ -46,7 +58,7 @@ def perturbed(module: ModuleT, seed: int = 0) -> ModuleT:
 
 
 @torch.no_grad()
-def rounding(model: nn.Module, text: Tensor, unit: float = FLOAT32) -> float:
+def rounding(model: Weighted, text: Tensor, unit: float = FLOAT32) -> float:
     """The largest difference to allow between two correct computations of the logits.
 
     Arithmetic in another order gives the exact result for weights that are off by a few units of rounding. So every

@@ -22,11 +22,11 @@ that does change is a fault of the encoding.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from poscli.equation import BLANKS, Encoding, Operands, Positions, Unsupported
 from poscli.equation.composed import Composed
 from poscli.equation.reference import relative_values, scores, weights
 from poscli.equation.shapes import BlankInputs
+from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
 from poscli.statistics.intervals import ratio_of_means
 from poscli.system.memory import is_out_of_memory
@@ -48,9 +49,11 @@ from poscli.why.sample import PASS_TOKENS, Sample
 BASE, FULL = "base", "full"
 SMALLEST_HARM = 0.01  # nats per token; a smaller one is not explained
 BROKEN = 0.2  # nats per token from which a model is said to break
+PAIR_NUMBERS = 2**24  # at a time, of the B H T S numbers that scores take, or of their vectors
 FIRST = 4  # first tokens that attention may need to see: four are enough for every model of arXiv:2309.17453
 
 Array = NDArray[np.float64]
+ModelT = TypeVar("ModelT", bound=LanguageModel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,7 @@ class ChangeOutcome:
     reason: str = ""
 
 
-def attribution(model: Model, sample: Sample) -> list[dict[str, Any]]:
+def attribution(model: LanguageModel, sample: Sample) -> list[dict[str, Any]]:
     """The rows of the table, one per change, with the columns ATTRIBUTION_COLUMNS."""
     return rows(measure(model, sample), sample)
 
@@ -103,7 +106,7 @@ def rows(outcomes: dict[str, ChangeOutcome], sample: Sample) -> list[dict[str, A
     ]
 
 
-def measure(model: Model, sample: Sample) -> dict[str, ChangeOutcome]:
+def measure(model: LanguageModel, sample: Sample) -> dict[str, ChangeOutcome]:
     """The losses under every change, in the order of the rows; the model is in evaluation mode."""
     long, length = sample.length, sample.train_length
     base = _outcome(lambda: model, sample, length)
@@ -117,7 +120,7 @@ def measure(model: Model, sample: Sample) -> dict[str, ChangeOutcome]:
     return {BASE: base} | {change: _checked(each, base, model, sample) for change, each in changed.items()}
 
 
-def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> ChangeOutcome:
+def _outcome(changed: Callable[[], LanguageModel], sample: Sample, window: int) -> ChangeOutcome:
     """The losses of a changed model on windows of `window` tokens, or the reason why there are none."""
     try:
         losses = sample.losses(changed(), window)
@@ -132,7 +135,7 @@ def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> Chang
     return ChangeOutcome(losses)
 
 
-def _short(model: Model, sample: Sample, change: str, places: Places) -> ChangeOutcome:
+def _short(model: LanguageModel, sample: Sample, change: str, places: Places) -> ChangeOutcome:
     """The losses on the last L tokens if the encodings are told other places; void, with its reason, by definition."""
     if reason := _by_segments(model):
         return ChangeOutcome(None, "not measured", reason)
@@ -141,7 +144,7 @@ def _short(model: Model, sample: Sample, change: str, places: Places) -> ChangeO
     return replace(outcome, status="void", reason=reason) if reason and outcome.losses is not None else outcome
 
 
-def _checked(outcome: ChangeOutcome, base: ChangeOutcome, model: Model, sample: Sample) -> ChangeOutcome:
+def _checked(outcome: ChangeOutcome, base: ChangeOutcome, model: LanguageModel, sample: Sample) -> ChangeOutcome:
     """An outcome; if it is void, its reason goes on with how much the losses changed all the same."""
     if outcome.status != "void" or outcome.losses is None or base.losses is None:
         return outcome
@@ -152,14 +155,17 @@ def _checked(outcome: ChangeOutcome, base: ChangeOutcome, model: Model, sample: 
     return replace(outcome, status="fault", reason=f"by definition nothing may change ({outcome.reason}), {fault}")
 
 
-def _rounding(model: Model, sample: Sample) -> float:
+def _rounding(model: LanguageModel, sample: Sample) -> float:
     """The largest difference of a token's loss to allow between two correct computations, in nats."""
     text = sample.tokens(sample.train_length)[: max(1, PASS_TOKENS // sample.train_length), :-1]
-    coarsest = max(torch.finfo(dtype).eps for dtype in (model.precision.linear, model.precision.attention))
+    kinds = {model.attention_dtype, *(weight.dtype for weight in model.parameters())}
+    if isinstance(model, Model):
+        kinds.add(model.precision.linear)  # in which weights of float32 are used
+    coarsest = max(torch.finfo(kind).eps for kind in kinds)
     return 2 * rounding(model, text, coarsest)  # the target's logit may fall, and all others rise
 
 
-def _crowd(model: Model, sample: Sample) -> ChangeOutcome:
+def _crowd(model: LanguageModel, sample: Sample) -> ChangeOutcome:
     """The losses if no distance and no position exceeds those of training."""
     length = sample.train_length
     if reason := _by_segments(model):
@@ -170,25 +176,22 @@ def _crowd(model: Model, sample: Sample) -> ChangeOutcome:
     if reason := next(filter(None, map(refuses, model.encodings)), ""):
         return ChangeOutcome(None, "not measured", reason)
 
-    def crowded() -> Model:
-        changed = relocate(model, lambda index: index.clamp(max=length - 1))
-        changed.use_engine(crowd_engine(length))
-        return changed
+    def crowded() -> LanguageModel:
+        return relocate(model, lambda index: index.clamp(max=length - 1), crowd_engine(length))
 
     return _outcome(crowded, sample, sample.length)
 
 
-def _sinkless(model: Model, sample: Sample) -> ChangeOutcome:
+def _sinkless(model: LanguageModel, sample: Sample) -> ChangeOutcome:
     """The losses on the last L tokens if later ones do not see the first; void if a long window hides none of them."""
     if reason := _by_segments(model):
         return ChangeOutcome(None, "not measured", reason)
     if all(each.reach is None or each.reach >= sample.length or each.sinks >= FIRST for each in model.encodings):
         return ChangeOutcome(None, "void", "the first tokens of a long window stay in sight")
 
-    def changed() -> Model:
-        blind = relocate(model, lambda index: index)
-        blind.use_engine(Engine("sinkless", without_first, lambda *_: "", "later queries do not see the first tokens"))
-        return blind
+    def changed() -> LanguageModel:
+        blind = Engine("sinkless", without_first, lambda *_: "", "later queries do not see the first tokens")
+        return relocate(model, lambda index: index, blind)
 
     return _outcome(changed, sample, sample.train_length)
 
@@ -198,21 +201,30 @@ def without_first(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
 
     The first half sees them, so that no other token becomes one that sees only itself.
     """
-    s_BHTS = scores(encoding, x)
-    s_BHTS[..., x.queries // 2 :, :FIRST] = -math.inf
-    p_BHTS = weights(encoding, x, s_BHTS)
-    o_BHTE = p_BHTS @ x.v_BHSE
-    return o_BHTE + relative_values(encoding, x, p_BHTS) if "relative_values" in encoding.blanks else o_BHTE
+    batch, heads, keys, width = x.k_BHSD.shape
+    vectors = width if {"relative_keys", "relative_queries", "relative_values"} & encoding.blanks else 1
+    rows = max(1, PAIR_NUMBERS // (batch * heads * keys * vectors))
+    half, parts = x.queries // 2, []
+    for bounds in ((0, half), (half, x.queries)):
+        for start, stop in pairwise([*range(*bounds, rows), bounds[1]]):
+            part = x.block(start, stop)
+            s_BHTS = scores(encoding, part)
+            s_BHTS[..., : FIRST * (start >= half)] = -math.inf
+            p_BHTS = weights(encoding, part, s_BHTS)
+            o_BHTE = p_BHTS @ part.v_BHSE
+            more = relative_values(encoding, part, p_BHTS) if "relative_values" in encoding.blanks else 0
+            parts.append(o_BHTE + more)
+    return torch.cat(parts, dim=2)
 
 
-def _by_segments(model: Model) -> str:
+def _by_segments(model: LanguageModel) -> str:
     """Why nothing can be changed in a model with a memory; '' for other models."""
-    if not model.config.memory:
+    if not (isinstance(model, Model) and model.config.memory):
         return ""
     return "with a memory, a long window is read in segments, whose positions, distances and keys are those of training"
 
 
-def _void(model: Model, device: torch.device, change: str) -> str:
+def _void(model: LanguageModel, device: torch.device, change: str) -> str:
     """Why a change of positions cannot matter by definition; '' if it can."""
     if not any(uses_positions(encoding, device) for encoding in model.encodings):
         return "it uses no positions"
@@ -244,14 +256,11 @@ class Relocated(Composed):
         return super().positions(self.places(index))
 
 
-def relocate(model: Model, places: Places) -> Model:
-    """A copy of a model that shares its weights, in which every encoding is told other places."""
-    copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    relocated: dict[Encoding, Relocated] = {}  # layers that share an encoding share the relocated one too
-    for attention in copied.attention:
-        encoding = attention.encoding
-        relocated[encoding] = attention.encoding = relocated.get(encoding) or Relocated(encoding, places)
-    return copied
+def relocate(model: ModelT, places: Places, engine: Engine | None = None) -> ModelT:
+    """A copy of a model that shares its weights, in which every encoding is told other places, on an engine."""
+    # Layers that share an encoding share the relocated one too.
+    relocated = {encoding: Relocated(encoding, places) for encoding in dict.fromkeys(model.encodings)}
+    return model.under([relocated[encoding] for encoding in model.encodings], engine)
 
 
 @torch.no_grad()

@@ -33,8 +33,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from poscli.evaluation.losses import NLL
+from poscli.evaluation.measure import score
 from poscli.evaluation.recall import gain_numbers, octaves
 from poscli.model.cache import LayerCache
+from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
 from poscli.statistics.intervals import mean_interval
@@ -45,7 +47,7 @@ from poscli.why.sample import PASS_TOKENS, Sample, few
 TOLERANCE = 0.01 * math.log(2)  # nats per token, 0.01 bits: a window this near to the best is as good
 
 
-def saturation(model: Model, sample: Sample) -> list[dict[str, Any]]:
+def saturation(model: LanguageModel, sample: Sample) -> list[dict[str, Any]]:
     """One row per visible window; empty if no scored target counts. Unsupported if the model cannot read a window."""
     counts = sample.text.counts(sample.spans, sample.scored)
     documents = np.broadcast_to(sample.spans[:, :1], counts.shape)[counts]
@@ -80,10 +82,14 @@ def visible_windows(sample: Sample) -> list[int]:
 WINDOWS = 4  # read unless the caller says otherwise: a backward pass over a long window takes seconds
 
 
-def receptive(model: Model, sample: Sample, windows: int = WINDOWS) -> list[dict[str, Any]]:
-    """Rows of both methods on `windows` windows of the sample. Raises Unsupported if the model cannot read them."""
+def receptive(model: LanguageModel, sample: Sample, windows: int = WINDOWS) -> list[dict[str, Any]]:
+    """Rows of both methods on `windows` windows of the sample. Raises Unsupported if the model cannot read them.
+
+    Only poscli's own models are asked for gradients.
+    """
     chosen, indices = few(sample, windows)
-    return gradient_rows(model, chosen) + replacement_rows(model, chosen, donors(sample, indices))
+    by_gradient = gradient_rows(model, chosen) if isinstance(model, Model) else []
+    return by_gradient + replacement_rows(model, chosen, donors(sample, indices))
 
 
 def gradient_rows(model: Model, sample: Sample) -> list[dict[str, Any]]:
@@ -127,7 +133,7 @@ def gradient_norms(model: Model, sample: Sample) -> tuple[NDArray[np.float64], S
     return norms, spans
 
 
-def replacement_rows(model: Model, sample: Sample, others: Spans) -> list[dict[str, Any]]:
+def replacement_rows(model: LanguageModel, sample: Sample, others: Spans) -> list[dict[str, Any]]:
     """By how much the loss rises if the tokens at distance d and more are those of the windows `others` `[n, 2]`.
 
     The distance is measured from the first scored prediction; later ones keep more of their own text. A window whose
@@ -176,11 +182,11 @@ def _bins(sample: Sample) -> list[tuple[int, int]]:
 
 
 @torch.inference_mode()
-def _losses(model: Model, sample: Sample, tokens: Tensor) -> NDArray[np.float64]:
+def _losses(model: LanguageModel, sample: Sample, tokens: Tensor) -> NDArray[np.float64]:
     """Nats of the last `scored` tokens of windows with these tokens `[n, length + 1]`."""
     losses = []
     for some in tokens.split(max(1, PASS_TOKENS // sample.length)):
-        nll = sample.task.score(model(some[:, :-1]).float(), some[:, 1:])[NLL]
+        nll = score(model, sample.task, some[:, :-1], some[:, 1:])[NLL]
         losses.append(nll[:, -sample.scored :].double().cpu().numpy())
     return np.concatenate(losses)
 
@@ -276,17 +282,13 @@ def refuse_judge(judge: Run, run: Run) -> None:
     _refuse_short(judge.config.length, run.config.length)
 
 
-def key_tokens(judge: Model, sample: Sample) -> NDArray[np.bool_]:
+def key_tokens(judge: LanguageModel, sample: Sample) -> NDArray[np.bool_]:
     """Which scored tokens are key tokens, `[n, scored]`, by two passes of the judge.
 
-    UsageError if the judge was trained on windows below 8 L, on another vocabulary, or if the windows are shorter.
+    UsageError if the judge was trained on windows below 8 L, or if the windows are shorter.
     """
     short, long = sample.train_length, GROWTH * sample.train_length
-    _refuse_short(judge.length, short)
-    if judge.vocab != sample.task.vocab:
-        raise UsageError(
-            f"the judge knows {judge.vocab} tokens and the text has {sample.task.vocab}; it must share the tokenizer"
-        )
+    _refuse_short(judge.shape.length, short)
     if sample.length < long:
         raise UsageError(
             f"key tokens need windows of {long} tokens, {GROWTH} times the training length; give --max-len"
@@ -295,7 +297,7 @@ def key_tokens(judge: Model, sample: Sample) -> NDArray[np.bool_]:
     return (cropped - whole > FALL) & (whole < LOW) & sample.text.counts(sample.spans, sample.scored)
 
 
-def key_token_rows(model: Model, sample: Sample, key: NDArray[np.bool_]) -> list[dict[str, Any]]:
+def key_token_rows(model: LanguageModel, sample: Sample, key: NDArray[np.bool_]) -> list[dict[str, Any]]:
     """The loss of key tokens and of all others under a model, cropped to L and with the longest window."""
     counts = sample.text.counts(sample.spans, sample.scored)
     cropped, whole = sample.losses(model, sample.train_length), sample.losses(model, sample.length)

@@ -58,10 +58,22 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes, *, length: int) -> T
     early = x.block(0, min(length, x.queries))
     outputs = [blocks.run(encoding, replace(early, step=even_step(early.pos_S)), sizes)]
     batch, heads, _, width = x.raw_k_BHSD.shape
-    rows = max(1, ENTRIES // (batch * heads * max(x.keys, length * max(width, encoding.feature_width))))
+    of_a_query = x.keys if by_difference(encoding) else max(x.keys, length * max(width, encoding.feature_width))
+    rows = max(1, ENTRIES // (batch * heads * of_a_query))
     for start in range(length, x.queries, rows):
         outputs.append(Late(encoding, x.block(start, min(start + rows, x.queries)), length).output())
     return torch.cat(outputs, dim=2)
+
+
+def by_difference(encoding: Encoding) -> bool:
+    """Whether products of queries and keys depend on the difference of their places alone.
+
+    Then a query may stand at its own place instead of the last one of training, if the keys that it is near do too.
+    """
+    leaves = [part for part in encoding.modules() if isinstance(part, Encoding) and not isinstance(part, Composed)]
+    turned = encoding.blanks & {"key", "similarity", "relative_keys", "relative_queries", "bias"}
+    plain = not any("positions" in leaf.blanks or leaf.rescales or not leaf.relative for leaf in leaves)
+    return turned == {"key"} and plain and encoding.axes == 1
 
 
 @dataclass(frozen=True)
@@ -122,9 +134,19 @@ class Late:
         """The products q . k, or what replaces them, `[B, H, T, S]`."""
         if not self.encoding.blanks & {"key", "similarity"}:
             return self.encoding.similarity(self.x)
+        if by_difference(self.encoding):
+            near_TS = self.order_T[:, None] - torch.arange(self.x.keys, device=self.x.pos_S.device) < self.length
+            return torch.where(near_TS, self.products_in_place(), self.far_products())
         s_BHTS, s_BHTL = self.far_products(), self.near_products()
         own_TL = self.order_T[:, None] + torch.arange(1 - self.length, 1, device=s_BHTS.device)
         return s_BHTS.scatter(-1, own_TL.expand_as(s_BHTL), s_BHTL)
+
+    def products_in_place(self) -> Tensor:
+        """The products of every query with every key, each at its own place, `[B, H, T, S]`."""
+        encoding, x, order_S = self.encoding, self.x, torch.arange(self.x.keys, device=self.x.pos_S.device)
+        q_BHTD = encoding.query(encoding.content_query(x.raw_q_BHTD), self.order_T)
+        k_BHSD = encoding.key(x.raw_k_BHSD, order_S)
+        return encoding.similarity(replace(x, q_BHTD=q_BHTD, k_BHSD=k_BHSD, pos_S=order_S, step=None))
 
     def far_products(self) -> Tensor:
         """The products with every key at the first position, `[B, H, T, S]`; right for the far keys only."""

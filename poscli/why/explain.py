@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
 from poscli.evaluation.tables import run_columns
-from poscli.model.load import load_trained
+from poscli.model.load import load_model
+from poscli.model.transformer import Model
 from poscli.runs.results import explained_under, write_explanation
 from poscli.runs.run import ENDED, Run
 from poscli.runs.schema import DETAILS, frame
@@ -41,15 +43,14 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     """Write the tables of all analyses of a run, unless they were written under the same settings before.
 
     `judge` is the run that says which tokens need long context; without one there are no key tokens. The judge itself
-    is passed over, and so is a run evaluated as an encoding that it was not trained with. UsageError if the judge
-    cannot judge this run. A run without a trained model is left out with a note. A signal raises Interrupted; the same
-    command begins the analyses of this run anew.
+    is passed over, and so is a run evaluated as an encoding that it was not trained with. Of checkpoints, neither
+    gradients nor the weights of attention are looked at. UsageError if the judge cannot judge this run. A run without a
+    trained model is left out with a note. A signal raises Interrupted; the same command begins the analyses of this run
+    anew.
     """
     run = setup.run
     if _is_passed_over(run, judge):
-        if run.config.checkpoint is not None:
-            note(f"{run.id} is a checkpoint, and --why looks into poscli's own models: nothing to explain")
-        elif not run.under_another:
+        if not run.under_another:
             note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
     check_judge(run, judge)
@@ -88,7 +89,7 @@ def _can_explain(task: Task, settings: EvaluationSettings) -> bool:
 
 
 def _is_passed_over(run: Run, judge: Run | None) -> bool:
-    return run.under_another or run.config.checkpoint is not None or (judge is not None and run.id == judge.id)
+    return run.under_another or (judge is not None and run.id == judge.id)
 
 
 def is_explained(run: Run, settings: EvaluationSettings, judge: Run | None = None) -> bool:
@@ -104,7 +105,7 @@ def _record(run: Run, settings: EvaluationSettings, judge: Run | None) -> dict[s
 def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
     """The table of every analysis, by the name of its file."""
     model, near, far = (
-        load_trained(setup.run, setup.device),
+        load_model(setup.run, setup.device),
         _sample(setup, NEAR, NEAR_TOKENS),
         _sample(setup, None, FAR_TOKENS),
     )
@@ -112,10 +113,11 @@ def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
         "why/attribution": lambda: attribution(model, near),
         "why/saturation": lambda: saturation(model, far),
         "why/receptive": lambda: receptive(model, near, len(near.spans)),
-        "why/dilution": lambda: dilution(model, far),
     }
+    if isinstance(model, Model):
+        analyses["why/dilution"] = partial(dilution, model, far)
     if judge is not None:
-        judging = load_trained(judge, setup.device)
+        judging = load_model(judge, setup.device)
         rare = _sample(setup, None, KEY_TOKENS)
         analyses["why/key_tokens"] = lambda: key_token_rows(model, rare, key_tokens(judging, rare))
     tables = {}

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poscli.evaluation.losses import NLL
+from poscli.evaluation.measure import score
 from poscli.evaluation.protocol import largest_divisor, pieces
-from poscli.model.transformer import Model
+from poscli.model.language_model import LanguageModel
 from poscli.tasks import HeldOut, Spans, Task
 
 PASS_TOKENS = 8192  # tokens in one forward pass
@@ -39,7 +40,7 @@ class Sample:
         return torch.from_numpy(self.text.windows(self.spans, window)).to(self.device)
 
     @torch.inference_mode()
-    def losses(self, model: Model, window: int) -> NDArray[np.float64]:
+    def losses(self, model: LanguageModel, window: int) -> NDArray[np.float64]:
         """Nats of each scored token, `[n, scored]`, none of which sees more than `window` tokens.
 
         The long windows are read as they are. A shorter one is read several times, each time ending some scored tokens
@@ -50,7 +51,7 @@ class Sample:
         spans, losses = pieces(self.spans, self.scored, piece), []
         for some in np.array_split(spans, min(len(spans), -(-len(spans) * window // PASS_TOKENS))):
             tokens = torch.from_numpy(self.text.windows(some, window)).to(self.device)
-            nll = self.task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])[NLL]
+            nll = score(model, self.task, tokens[:, :-1], tokens[:, 1:])[NLL]
             losses.append(nll[:, window - piece :].double().cpu().numpy())
         return np.concatenate(losses).reshape(len(self.spans), self.scored)
 

@@ -12,21 +12,27 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from checkpoints import FAMILIES, LENGTH, ROWS, make
+from checkpoints import FAMILIES, LENGTH, ROWS, SINCE_5, make
 from torch import Tensor
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card import read_card
-from poscli.checkpoints.checkpoint_model import CheckpointModel, converted
+from poscli.checkpoints.checkpoint_model import CheckpointModel, converted, load_checked
 from poscli.encodings import get
 from poscli.equation import Unsupported
 from poscli.evaluation.posthoc import posthoc_spec, with_encoding, with_joined
+from poscli.model.cache import Cache
+from poscli.specs import build, parse
+from poscli.system.errors import UsageError
 
 transformers.utils.logging.disable_progress_bar()
 
 # Layers amplify the rounding of the layers before: the stock logits in float32 differ from those in float64 by up to
 # 4e-5 of their spread here. A theta that is off by 1 % moves them by 0.01 and more.
 ROUNDING = 3e-4
+
+VERSION_5 = int(transformers.__version__.split(".")[0]) >= 5
+COMPARED = [*FAMILIES, *(SINCE_5 if VERSION_5 else ())]
 
 # What transformers implements, for a model that was trained on 64 tokens; LongRoPE has a number per pair.
 SCALINGS: dict[str, dict[str, Any]] = {
@@ -74,7 +80,7 @@ def _inference() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", COMPARED)
 def test_own_positions_give_the_stock_logits(family: str, tmp_path: Path) -> None:
     """And the card of what transformers has saved names no fault."""
     theirs, ours = stock(family, tmp_path)
@@ -86,14 +92,25 @@ def test_own_positions_give_the_stock_logits(family: str, tmp_path: Path) -> Non
         assert apart(ours(tokens(length)), expected) < ROUNDING, (length, ours.architecture.spec)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.skipif(VERSION_5, reason="transformers 5 computes them through the function that poscli replaces")
+@pytest.mark.parametrize("family", SINCE_5)
+def test_types_that_transformers_computes_in_code_of_their_own_are_refused(family: str, tmp_path: Path) -> None:
+    checkpoint = make(family, tmp_path)
+    known = architecture(json.loads((checkpoint / "config.json").read_text()))
+    with pytest.raises(UsageError, match=r"pip install 'transformers>=5'"):
+        load_checked(checkpoint, known, torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("family", COMPARED)
 def test_a_text_that_is_read_in_two_parts_has_the_logits_of_the_whole(family: str, tmp_path: Path) -> None:
     _, model = stock(family, tmp_path)
     first, second = tokens(LENGTH)[:, :40], tokens(LENGTH)[:, 40:]
-    past = model.read(first)
+    past = Cache()
+    model(first, cache=past)
     whole = model(tokens(LENGTH))[:, 40:]
     for _ in range(2):  # the past stays as it is
-        assert apart(model.logits_after(past, second), whole) < ROUNDING
+        assert apart(model(second, cache=past.for_others()), whole) < ROUNDING
+    assert apart(model(second, cache=past), whole) < ROUNDING
 
 
 def test_what_was_read_under_one_encoding_gets_the_positions_of_another(tmp_path: Path) -> None:
@@ -101,7 +118,9 @@ def test_what_was_read_under_one_encoding_gets_the_positions_of_another(tmp_path
     _, model = stock("llama", tmp_path, num_hidden_layers=1)
     squeezed = with_encoding(model, "rope-linear(factor=3, base=5000.0)", model.architecture.spec)
     first, second = tokens(LENGTH)[:, :40], tokens(LENGTH)[:, 40:]
-    found = squeezed.logits_after(model.read(first), second)
+    past = Cache()
+    model(first, cache=past)
+    found = squeezed(second, cache=past.for_others())
     assert apart(found, squeezed(tokens(LENGTH))[:, 40:]) < ROUNDING
     assert apart(found, model(tokens(LENGTH))[:, 40:]) > 0.01
 
@@ -181,6 +200,19 @@ def test_a_scaling_put_on_a_trained_model_is_that_of_transformers(
     theirs, _ = stock("llama", tmp_path / "scaled", rope_scaling=scaling)
     expected = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
     assert apart(in_slices(under, 4 * LENGTH), expected) < ROUNDING
+
+
+def test_learned_sinks_stay_under_another_encoding(tmp_path: Path) -> None:
+    """And keep a query that has nothing to read from reading it: without them the logits are others."""
+    _, scaled = stock("gpt_oss", tmp_path)
+    own = scaled.architecture.spec
+    theirs, _ = stock("gpt_oss", tmp_path / "plain", rope_scaling={"rope_type": "default"})
+    expected = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
+    spec = "rope(base=2050)+window(16)+sink-logit|rope(base=2050)+sink-logit"
+    under = with_encoding(scaled, posthoc_spec(own, spec, scaled.shape), own)
+    assert apart(in_slices(under, 4 * LENGTH), expected) < ROUNDING
+    fresh = under.under(build(parse(spec), under.shape, seed=0))
+    assert apart(in_slices(fresh, 4 * LENGTH), expected) > 0.01
 
 
 def test_a_window_joined_to_a_model_is_that_of_transformers(tmp_path: Path) -> None:

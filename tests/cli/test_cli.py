@@ -153,7 +153,7 @@ def greedy(model: Model, prompt: bytes, count: int) -> str:
 
     Decoding and the whole pass round differently: the likeliest two may change places within twice the rounding.
     """
-    made = list(generate(model, prompt, END, tokens=count, temperature=0, seed=0))
+    made = list(generate(model, [END, *prompt], [END], tokens=count, temperature=0, seed=0))
     text = torch.tensor([[END, *prompt, *made]])
     with torch.no_grad():
         logits = model(text[:, :-1])[0, len(prompt) :]
@@ -203,7 +203,7 @@ def test_a_prompt_that_is_not_utf8_reaches_the_model_as_typed(results: Path, mon
     arguments = ("generate", "--enc", "alibi", "--out", results, "--tokens", 3, "--prompt", "a\udcff\x1b")
     assert cli(*arguments).out.startswith("a\ufffd\x1b")
     assert document(*arguments)["prompt"] == "a\udcff\x1b"
-    assert begun == [[97, 255, 27]] * 2
+    assert begun == [[END, 97, 255, 27]] * 2
 
 
 def test_what_generate_refuses(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

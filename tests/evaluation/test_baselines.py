@@ -7,10 +7,14 @@ import torch
 from toys import VOCAB, model, perturbed, rounding, tokens
 
 from poscli.bench.workloads import synthetic_task
+from poscli.equation import Encoding, Unsupported
+from poscli.equation.composed import Composed
 from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.baselines.crop import Crop
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.model.cache import Cache
+from poscli.model.transformer import Model
 from poscli.system.errors import UsageError
 from poscli.tasks.copy import Copy
 
@@ -57,3 +61,39 @@ def test_a_baseline_must_read_all_tokens_that_are_scored(
         return
     with pytest.raises(UsageError, match="the baseline part reads 2 tokens, and the protocol answer scores 4"):
         Plan(Copy(), asked)
+
+
+@pytest.mark.parametrize("spec", ["rope-dynamic(factor=2.0)", "yarn", "rope-linear+window(20)", "rope-dynamic|rope"])
+@torch.no_grad()
+def test_a_served_model_reads_step_by_step_with_keys_that_were_rotated_once(spec: str) -> None:
+    """Against the steps themselves, one after the other, through a cache of rotated keys."""
+    whole = perturbed(model(spec, layers=2, length=TRAINED))
+    text, served = tokens(2, 4 * TRAINED), baseline("served").model(whole)
+    stale = step_by_step(whole, text)
+    limit = rounding(whole, text)
+    assert float((served(text) - stale).abs().max()) < limit
+    assert float((served(text)[:, :TRAINED] - whole(text[:, :TRAINED])).abs().max()) < limit
+    assert float((whole(text) - stale).abs().max()) > 10 * limit  # it differs from reading the whole text at once
+    ((_, last),) = served.logits_in_slices(text, 3)
+    assert float((last - stale[:, -3:]).abs().max()) < limit
+
+
+def step_by_step(whole: Model, text: torch.Tensor) -> torch.Tensor:
+    """Logits of L tokens and then of one after the other, by a cache that is told that its keys never change."""
+    cache, found = Cache(), []
+    for n in [TRAINED, *[1] * (text.shape[1] - TRAINED)]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Encoding, "keys_are_steady", property(lambda _: True))
+            patch.setattr(Composed, "keys_are_steady", property(lambda _: True))
+            found.append(whole(text[:, cache.tokens : cache.tokens + n], cache=cache))
+    return torch.cat(found, dim=1)
+
+
+@torch.no_grad()
+def test_served_leaves_alone_what_is_never_rotated_again_and_refuses_what_is_no_rotation() -> None:
+    text = tokens(1, 4 * TRAINED)
+    for spec in ("rope", "yarn(factor=4.0)", "alibi"):
+        whole = perturbed(model(spec, length=TRAINED))
+        assert torch.equal(baseline("served").model(whole)(text), whole(text))
+    with pytest.raises(Unsupported, match="served is for rotations, and self-extend has similarity"):
+        baseline("served").model(model("self-extend", length=TRAINED))(text)

@@ -98,22 +98,22 @@ def test_the_numbers_of_a_continued_image(results: Path, tmp_path: Path) -> None
 def test_cells_are_drawn_from_the_logits_of_the_whole_grid(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One cell at a time with a cache gives the logits of one pass over the grid of 8 x 8, trained on 4 x 4."""
     trained, seen = perturbed(model(spec)).eval().requires_grad_(False), []
-    real = trained.forward
+    real = trained.logits_in_slices
 
-    def watched(tokens_BT, *, cache=None, memory=None):
-        logits = real(tokens_BT, cache=cache, memory=memory)
-        if cache is not None:
-            seen.append(logits[0, -1].clone())
-        return logits
+    def watched(tokens_BT, last=None, *, cache=None):
+        for part, logits in real(tokens_BT, last, cache=cache):
+            if cache is not None:
+                seen.append(logits[0, -1].clone())
+            yield part, logits
 
-    monkeypatch.setattr(trained, "forward", watched)
+    monkeypatch.setattr(trained, "logits_in_slices", watched)
     task = stripes()
     made = continue_image(trained, task, ImageChoice(rows=3), temperature=1.0, seed=0)
     assert made.made.shape == (8, 8)
     levels = made.made // 25
     assert (levels[:3] == task.data.valid.images[0][:3, :8]).all()
     grid = torch.tensor([[task.data.start, *levels.ravel().tolist()]])
-    full = real(grid[:, :-1])[0, 3 * 8 :]
+    full = trained(grid[:, :-1])[0, 3 * 8 :]
     torch.testing.assert_close(torch.stack(seen), full, rtol=0, atol=rounding(trained, grid[:, :-1]))
 
 

@@ -87,6 +87,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granitemoe": _GATED
     | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1950.0, "attention_multiplier": 0.3}
     | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": _GATED
+    | {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16}
+    | {"rope_theta": 2050.0, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}},
+    "apertus": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 2150.0}
+    | {
+        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        | {"original_max_position_embeddings": 16}
+    },
+    "dots1": _LAYERED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 2250.0, "max_window_layers": 2}
+    | {"moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
+    | {"n_shared_experts": 1},
+    "ministral": _LAYERED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 2350.0}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 2},
     "bloom": _ALIBI,
     "bloom-6": _ALIBI | {"n_head": 6},
     "mpt": _MPT,
@@ -97,6 +114,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     | {"word_embed_proj_dim": 32, "max_position_embeddings": LENGTH, "dropout": 0.0},
 }
+# What transformers 4 computes in code of its own, so that only version 5 can be compared.
+SINCE_5: dict[str, dict[str, Any]] = {
+    "stablelm": _GATED
+    | {"num_attention_heads": 2, "num_key_value_heads": 2, "rope_theta": 2450.0, "partial_rotary_factor": 0.25},
+    "nemotron": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 2550.0, "partial_rotary_factor": 0.5},
+    "olmoe": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 2650.0, "clip_qkv": 2.0}
+    | {"num_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": _LAYERED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 2750.0}
+    | {"use_sliding_window": True, "max_window_layers": 3, "num_experts": 4, "num_experts_per_tok": 2}
+    | {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24},
+}
 MODEL_TYPES = {"gemma3": "gemma3_text", "bloom-6": "bloom", "mpt-6": "mpt", "falcon-alibi": "falcon"}
 OPENS = {"llama", "gemma3", "mistral", "opt"}  # their tokenizers put BEGIN in front of every text
 
@@ -105,10 +136,15 @@ def make(family: str, folder: Path, *, shard: str = "5GB", **changes: Any) -> Pa
     """Write the family's checkpoint, its settings changed, in weight files of at most `shard`; returns the folder."""
     import transformers
 
-    settings = _SPECIAL | FAMILIES[family] | changes
+    settings = _SPECIAL | (FAMILIES | SINCE_5)[family] | changes
     config = transformers.AutoConfig.for_model(MODEL_TYPES.get(family, family), **settings)
-    with warnings.catch_warnings():  # of transformers itself, about how it draws the weights that are replaced here
+    # Their own draw is that of what is not replaced below.
+    with (
+        torch.random.fork_rng(),
+        warnings.catch_warnings(),
+    ):  # of transformers itself, about how it draws the weights that are replaced here
         warnings.simplefilter("ignore")
+        torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
     randomise(model)
     model.save_pretrained(folder, max_shard_size=shard)

@@ -321,7 +321,9 @@ def test_what_models_generate(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatc
     for spec, columns in (("rope", None), ("alibi-2d", 4), ("learned", None)):
         trained = perturbed(model(spec, length=40), seed=5)
         for temperature, seed, end in itertools.product((0, 0.7, 1e-3), (0, 1), (10, 3)):
-            found = generate(trained, [2, 7], end, tokens=12, temperature=temperature, seed=seed, columns=columns)
+            found = generate(
+                trained, [end, 2, 7], [end], tokens=12, temperature=temperature, seed=seed, columns=columns
+            )
             rows.append([spec, temperature, seed, end, *found])
     snapshot(table(rows))
 

@@ -23,7 +23,7 @@ from poscli.system.errors import UsageError
 from poscli.why import attribution as why
 from poscli.why import crowd
 from poscli.why.attribution import Relocated, attribution, measure, relocate, without_first
-from poscli.why.crowd import crowd_engine, refuses
+from poscli.why.crowd import by_difference, crowd_engine, refuses
 from poscli.why.sample import Sample
 
 KEYS = 3 * LENGTH + 5  # tokens of a long window
@@ -104,6 +104,19 @@ def losses_by_change(of: Model, at: Sample) -> dict[str, np.ndarray]:
 
 
 # Crowd, attention only
+
+
+@pytest.mark.parametrize("spec", ["rope", "rope(layout=interleaved)+logn", "p-rope+alibi", "rope+sink-logit", "pope"])
+def test_products_that_see_differences_only_are_the_same_in_place(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_place = crowded(spec)
+    assert by_difference(make(spec))
+    monkeypatch.setattr("poscli.why.crowd.by_difference", lambda encoding: False)
+    assert_same(in_place, crowded(spec))
+
+
+@pytest.mark.parametrize("spec", ["yarn", "rope+randomized", "self-extend", "shaw", "sinusoidal", "alibi"])
+def test_other_products_need_the_places_of_training(spec: str) -> None:
+    assert not by_difference(make(spec))
 
 
 def test_crowd_of_rope_is_a_rotation_by_the_clipped_distance() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,14 +48,22 @@ class Shift(nn.Module):
         return F.pad(x_BTW, (0, 0, self.back, 0))[:, : x_BTW.shape[1]]
 
 
-class Recaller(nn.Module):
+class Scripted(nn.Module):
+    """A model whose logits come in one slice."""
+
+    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        assert last in (None, tokens_BT.shape[1])
+        yield slice(None), self(tokens_BT)
+
+
+class Recaller(Scripted):
     """Predicts that the token `back` places before the last one comes next; it guesses if it cannot see that token."""
 
     def __init__(self, back: int, length: int = L) -> None:
         super().__init__()
         self.embedding = nn.Parameter(CERTAIN * torch.eye(PIECES))
         self.layers = nn.ModuleList([Shift(back)])
-        self.vocab, self.length = PIECES, length
+        self.shape = SimpleNamespace(length=length)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return self.layers[0](F.embedding(tokens_BT, self.embedding))
@@ -118,7 +128,7 @@ def test_a_stride_of_one_shows_the_whole_window_to_every_scored_token(monkeypatc
 def test_losses_are_in_the_order_of_the_tokens() -> None:
     """Every token of a text is scored once, whatever the window; a model without context has known losses."""
 
-    class Unigram(nn.Module):
+    class Unigram(Scripted):
         def forward(self, tokens_BT: Tensor) -> Tensor:
             return torch.arange(float(PIECES)).expand(*tokens_BT.shape, PIECES)
 

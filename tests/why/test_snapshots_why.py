@@ -14,7 +14,7 @@ from grid_images import stripes
 from lines import heard, outcome, sections, table, told
 from pieces_task import DOCUMENTS, WINDOWS, Pieces, document, ended_run, small, windows_of_pieces
 
-from poscli.config.run import CheckpointConfig, RunConfig
+from poscli.config.run import RunConfig
 from poscli.encodings import get, names
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings
@@ -133,7 +133,6 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
     task = Pieces([document(90 + 7 * n, n) for n in range(4)], uncounted=[(1, n) for n in range(70, 78)])
     longer = windows_of_pieces(task, spans=np.array([[0, 88], [1, 80], [1, 95], [3, 99]]), length=66, scored=20)
     judge, short = (small("alibi", layers=1, length=length, seed=9) for length in (64, 63))
-    other = small("alibi", layers=1, length=64, vocab=9)
     key = np.arange(32).reshape(8, 4) % 3 == 1
     monkeypatch.setattr(context_use, "FALL", 0.3)  # so that a fresh judge finds key tokens
     parts |= {
@@ -146,7 +145,7 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
         "losses": told([sample.losses(rope, n)[:3] for n in (4, 8, 32)]),
         "key tokens": table(key_token_rows(rope, sample, key)),
         "few key tokens": table(key_token_rows(rope, sample, key & (key.cumsum().reshape(8, 4) < 4))),
-        "judged": told([outcome(key_tokens, each, sample) for each in (judge, short, other)]),
+        "judged": told([outcome(key_tokens, each, sample) for each in (judge, short)]),
         "found": told(key_tokens(judge, longer).astype(int)),
         "judges": "\n".join(outcome(refuse_judge, *pair) for pair in judges()),
     }
@@ -170,15 +169,14 @@ def test_explanations(
     """All tables of a run, and of runs that have none."""
     task = Pieces([document(90 + 7 * n, n) for n in range(7)])
     settings, short = (EvaluationSettings(train_length=8, max_len=longest, stride=4, tokens=96) for longest in (64, 8))
-    checkpoint = CheckpointConfig(name="llama", source="hf:a/b", digest="0", parameters=9)
 
     def run_of(state: str = "complete", **options: Any) -> Run:
         return ended_run(tmp_path, task, RunConfig(**{"encoding": "alibi", "length": 8, "tokens": 64} | options), state)
 
     run, judge, failed = run_of(), run_of(length=64, encoding="rope"), run_of("diverged", seed=1)
-    broken, loaded = run_of(encoding="learned"), run_of(checkpoint=checkpoint)
+    broken = run_of(encoding="learned")
     models = {run.id: small("alibi"), broken.id: small("learned"), judge.id: small("rope", layers=1, length=64)}
-    monkeypatch.setattr(explain, "load_trained", lambda one, device: models[one.id])
+    monkeypatch.setattr(explain, "load_model", lambda one, device: models[one.id])
     for name, value in {"NEAR_TOKENS": 200, "FAR_TOKENS": 600, "KEY_TOKENS": 700}.items():
         monkeypatch.setattr(explain, name, value)
     cases: list[tuple[Run, Run | None, EvaluationSettings]] = [
@@ -187,7 +185,6 @@ def test_explanations(
         (run, None, settings),
         (judge, judge, settings),
         (failed, None, settings),
-        (loaded, None, settings),
         (run, run, settings),
         (run, failed, settings),
         (run, None, short),

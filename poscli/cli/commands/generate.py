@@ -6,7 +6,7 @@ import codecs
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,8 @@ import typer
 
 from poscli.cli import complete
 from poscli.cli.commands import command
-from poscli.cli.options import MOST, Device, Json, Out
+from poscli.cli.options import MOST, AddedOptions, Device, Json, Out
+from poscli.config.validate import LONGEST_WINDOW
 from poscli.system.console import data, emit, note
 from poscli.system.errors import UsageError
 from poscli.system.text import printable
@@ -23,6 +24,10 @@ from poscli.system.text import printable
 if TYPE_CHECKING:
     import torch
 
+    from poscli.config.run import RunConfig
+    from poscli.data.tokenizers import Tokenizer
+    from poscli.model.generate import Repetition
+    from poscli.model.language_model import LanguageModel
     from poscli.runs.run import Run
 
 PROMPT, TOKENS = "def ", 400
@@ -30,6 +35,19 @@ LARGEST_SIDE = 4096  # cells
 
 Prompt = Annotated[
     str | None, typer.Option("--prompt", "-p", help="The beginning of the text.", show_default=f"'{PROMPT}'")
+]
+After = Annotated[
+    int | None,
+    typer.Option(
+        "--after", help="Read so many held-out tokens before the prompt, which is then empty by default.", min=1,
+        max=LONGEST_WINDOW,
+    ),
+]  # fmt: skip
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as", help="Read and write under another encoding, such as 'yarn(factor=4)'.", autocompletion=complete.specs
+    ),
 ]
 Enc = Annotated[
     str | None,
@@ -69,11 +87,32 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Writer:
+    """A model that continues texts, with its own tokenizer."""
+
+    name: str
+    config: RunConfig
+    model: LanguageModel
+    coder: Tokenizer
+    opening: tuple[int, ...]  # the tokens that a text begins with
+    ends: frozenset[int]  # the tokens that a text ends with
+    tokens_of: Callable[[str], list[int]]  # of a prompt
+
+
+class OtherWriters(AddedOptions):
+    """Options of `poscli generate` that name a model which is not a run that poscli has trained."""
+
+    def writer(self, device: torch.device) -> Writer | None:
+        """The model, None if none is named; UsageError for options that do not go together."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
 class Generated:
-    """A continuation: its text, its number of tokens, the time it took, and why it ended early ('' if it did not)."""
+    """A continuation: its text, its tokens, the time it took, and why it ended early ('' if it did not)."""
 
     text: str
-    tokens: int
+    ids: list[int]
     seconds: float
     note: str
 
@@ -83,6 +122,10 @@ def generate(
     prompt: Prompt = None,
     enc: Enc = None,
     run: RunId = None,
+    *,
+    others: list[OtherWriters],
+    as_: As = None,
+    after: After = None,
     tokens: Tokens = None,
     rows: Rows = None,
     side: Side = None,
@@ -96,7 +139,8 @@ def generate(
 ) -> None:
     """Continue a prompt with a trained model, one token at a time, with keys and values cached.
 
-    A model that was trained on images continues the upper rows of one that was held out, and writes a picture.
+    Beyond its trained length many a model repeats itself: how much is said for each stretch of L tokens, and --after
+    begins far into a text. A model of images continues one that was held out, and writes a picture.
     """
     from poscli.system.device import device_of
     from poscli.system.files import check_folder
@@ -108,53 +152,118 @@ def generate(
         raise UsageError(f"--to {to} is a folder; name a file in it, such as {to / 'image.png'}")
     if to is not None:
         check_folder(to.parent, "--to")
-    sampling, chosen = Sampling(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
+    sampling = Sampling(temperature, seed, device_of(device))
+    text_options: dict[str, object] = {"--prompt": prompt, "--tokens": tokens, "--after": after, "--as": as_}
+    image_options: dict[str, object] = {"--rows": rows, "--side": side, "--image": image, "--to": to}
+    for writer in filter(None, (other.writer(sampling.device) for other in others)):
+        _refuse(writer.name, "text", {"--run": run, "--enc": enc} | image_options)
+        _continue_text(writer, prompt, as_, after, tokens or TOKENS, sampling, json_)
+        return
+    chosen = _newest(out_ / "runs", run, enc)
     task = TASKS.get(chosen.config.task)
     if continue_image := task.generator():
-        _refuse(chosen, "images", {"--prompt": prompt, "--tokens": tokens})
+        _refuse(chosen.id, "images", text_options)
         file = to or out_ / "generated" / f"{chosen.id}.png"
         continue_image(chosen, {"rows": rows, "side": side, "image": image or 1}, file, sampling, json_)
     elif task.axes > 1:
         raise UsageError(f"{chosen.id} was trained on the task {task.name}, which has no images; choose another")
     else:
-        _refuse(chosen, "text", {"--rows": rows, "--side": side, "--image": image, "--to": to})
-        _continue_text(chosen, PROMPT if prompt is None else prompt, tokens or TOKENS, sampling, json_)
+        _refuse(chosen.id, "text", image_options)
+        _continue_text(_trained(chosen, sampling.device), prompt, as_, after, tokens or TOKENS, sampling, json_)
 
 
-def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
-    """UsageError if one of `options`, by name, has a value: they mean nothing for a run that was trained on `kind`."""
-    if names := [name for name, value in options.items() if value is not None]:
-        raise UsageError(f"{run.id} was trained on {kind}, for which {names[0]} means nothing; leave it out")
+def _refuse(name: str, kind: str, options: Mapping[str, object]) -> None:
+    """UsageError if one of `options`, by name, has a value: they mean nothing for a model trained on `kind`."""
+    if names := [option for option, value in options.items() if value is not None]:
+        raise UsageError(f"{name} was trained on {kind}, for which {names[0]} means nothing; leave it out")
 
 
-def _continue_text(run: Run, prompt: str, tokens: int, sampling: Sampling, json_: bool) -> None:
-    """Print a prompt and its continuation."""
-    from poscli.model.generate import generate as stream
+def _trained(run: Run, device: torch.device) -> Writer:
+    """A trained run as a writer; UsageError if it was not trained on text."""
     from poscli.model.load import load_tokenizer, load_trained
 
-    model, coder = load_trained(run, sampling.device), load_tokenizer(run)
+    model, coder = load_trained(run, device), load_tokenizer(run)
     if model.vocab != coder.vocab:
         raise UsageError(f"{run.id} was trained on the task {run.config.task}, not on text; choose another")
-    begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
-    refuse_long_input(run, 1 + len(begun), sampling, "give a shorter --prompt")
-    ids = stream(model, begun, coder.end, tokens=tokens, temperature=sampling.temperature, seed=sampling.seed)
-    generated = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
-    emit(json_, {"run_id": run.id, "prompt": prompt, **vars(generated)}, lambda: data().write("\n"))
-    words = speed(run, generated.tokens, "tokens", generated.seconds)
-    note(f"{generated.note}; {words}" if generated.note else words)
+    return Writer(run.id, run.config, model, coder, (coder.end,), frozenset({coder.end}), plainly(coder))
 
 
-def speed(run: Run, count: int, unit: str, seconds: float) -> str:
-    """How many tokens a run has generated, and the time that each took, in words; `unit` is what they are called."""
-    return f"{run.id}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
+def plainly(coder: Tokenizer) -> Callable[[str], list[int]]:
+    """How a prompt becomes tokens: as typed, even if it is not UTF-8."""
+    return lambda prompt: coder.encode(os.fsencode(prompt)).tolist()
 
 
-def refuse_long_input(run: Run, length: int, sampling: Sampling, fix: str) -> None:
+def _continue_text(
+    writer: Writer, prompt: str | None, as_: str | None, after: int | None, tokens: int, sampling: Sampling, json_: bool
+) -> None:
+    """Print a prompt and its continuation."""
+    from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+    from poscli.model.generate import generate as stream
+    from poscli.model.generate import repetitions
+
+    if prompt is None:
+        prompt = PROMPT if after is None else ""
+    config, model, coder = writer.config, writer.model, writer.coder
+    begun = [*writer.opening, *_held_out(writer, after or 0), *writer.tokens_of(prompt)]
+    spec = config.encoding if as_ is None else posthoc_spec(config.encoding, as_, model.shape)
+    if spec != config.encoding:
+        model = with_encoding(model, spec, config.encoding)
+    shorter = "give a shorter --prompt" if after is None else "give a smaller --after"
+    refuse_long_input(config.model_copy(update={"encoding": spec}), len(begun), sampling, shorter)
+    ids = stream(
+        model,
+        begun,
+        writer.ends,
+        tokens=tokens,
+        temperature=sampling.temperature,
+        seed=sampling.seed,
+        known=coder.vocab,
+    )
+    generated = _print_as_it_comes(ids, coder, prompt, quiet=json_)
+    repeated = repetitions(generated.ids, len(begun), config.length)
+    record = {
+        "run_id": writer.name, "encoding": spec, "read": len(begun), "prompt": prompt, "text": generated.text,
+        "tokens": len(generated.ids), "seconds": generated.seconds, "note": generated.note,
+        "repeated": [vars(each) for each in repeated],
+    }  # fmt: skip
+    emit(json_, record, lambda: data().write("\n"))
+    words = speed(writer.name, len(generated.ids), "tokens", generated.seconds)
+    said = [*filter(None, [generated.note]), words, *filter(None, [_in_words(repeated, config.length)])]
+    note("; ".join(said))
+
+
+def _held_out(writer: Writer, count: int) -> list[int]:
+    """The first tokens of the held-out text of a model's corpus; UsageError if it has not so many."""
+    from poscli.data import load_corpus
+
+    if not count:
+        return []
+    corpus = load_corpus(writer.config.corpus, tokenizer=writer.coder)
+    text = corpus.valid.tokens[1:]  # without the token that opens the first document
+    if len(text) < count:
+        raise UsageError(f"--after {count}: the corpus {corpus.spec} holds out {len(text)} tokens; ask for fewer")
+    return [int(token) for token in text[:count]]
+
+
+def _in_words(repeated: list[Repetition], length: int) -> str:
+    """What is said of repetitions in a text that goes beyond the trained length."""
+    if not repeated or repeated[-1].end <= length:
+        return ""
+    shares = ", ".join(f"{each.share:.0%} of tokens {each.begin:,} to {each.end:,}" for each in repeated)
+    return f"4-grams that stand there twice: {shares} (L = {length:,})"
+
+
+def speed(name: str, count: int, unit: str, seconds: float) -> str:
+    """How many tokens a model has generated, and the time that each took, in words; `unit` is what they are called."""
+    return f"{name}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
+
+
+def refuse_long_input(config: RunConfig, length: int, sampling: Sampling, fix: str) -> None:
     """UsageError if reading `length` tokens at once certainly does not fit the memory; `fix` says what to change."""
     from poscli.estimate import unaffordable_window
 
-    if why := unaffordable_window(run.config, length, sampling.device):
-        raise UsageError(f"reading {length:,} tokens with {run.config.encoding} {why}; {fix}")
+    if why := unaffordable_window(config, length, sampling.device):
+        raise UsageError(f"reading {length:,} tokens with {config.encoding} {why}; {fix}")
 
 
 def _newest(runs: Path, id_: str | None, encoding: str | None) -> Run:
@@ -168,22 +277,24 @@ def _newest(runs: Path, id_: str | None, encoding: str | None) -> Run:
     return complete[-1]
 
 
-def _print_as_it_comes(stream: Iterator[bytes], prompt: str, *, quiet: bool) -> Generated:
+def _print_as_it_comes(stream: Iterator[int], coder: Tokenizer, prompt: str, *, quiet: bool) -> Generated:
     """Print the prompt and then every token as it is generated; ends early where the encoding has no position."""
     from poscli.equation import Unsupported
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces: list[str] = []
+    ids: list[int] = []
     start, ended = time.perf_counter(), ""
     try:
         for token in stream:
-            pieces.append(decoder.decode(token))
+            ids.append(token)
+            pieces.append(decoder.decode(coder.decode([token])))
             if not quiet:
                 data().write(_shown(pieces[-1] if len(pieces) > 1 else prompt + pieces[-1]))
                 data().flush()
     except Unsupported as error:
         ended = f"stopped: {error}"
-    return Generated("".join(pieces), len(pieces), time.perf_counter() - start, ended)
+    return Generated("".join(pieces), ids, time.perf_counter() - start, ended)
 
 
 def _shown(text: str) -> str:

@@ -1,0 +1,90 @@
+"""`poscli generate --model`: text of a checkpoint, against transformers' own generation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from checkpoints import LENGTH, ROWS, TOKENS
+from cli_runner import cli
+
+PROMPT = "The keeper counted"
+TEMPLATE = "{% for turn in messages %}<|begin|>{{ turn.role }}: {{ turn.content }}\n{% endfor %}keeper:"
+
+
+def theirs(folder: Path, text: str, tokens: int, *, opens: bool) -> str:
+    """What transformers continues a text with, always with the likeliest token that the tokenizer has."""
+    coder: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = coder(text, add_special_tokens=opens, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False,
+            suppress_tokens=list(range(TOKENS, ROWS)),
+        )  # fmt: skip
+    made = out[0, ids.shape[1] :]
+    return str(coder.decode(made[made != coder.eos_token_id], clean_up_tokenization_spaces=False))
+
+
+def ours(*options: str | Path) -> dict[str, Any]:
+    result = cli("generate", "--temperature", "0", "--json", *options)
+    assert result.code == 0, result.err
+    return dict(result.json)
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom"])
+def test_the_likeliest_text_is_that_of_transformers_beyond_the_trained_length_too(family: str, place: Path) -> None:
+    count = LENGTH + 20
+    made = ours("--model", place / family, "--prompt", PROMPT, "--tokens", count)
+    assert made["text"].replace("\ufffd", "") == theirs(place / family, PROMPT, count, opens=True).replace("\ufffd", "")
+    places = [(each["begin"], each["end"]) for each in made["repeated"]]
+    assert places[0][0] == made["read"]
+    assert places[-1][1] == made["read"] + made["tokens"]
+
+
+def test_another_encoding_and_a_text_before_the_prompt_change_what_is_written(place: Path) -> None:
+    corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}", "--prompt", PROMPT, "--tokens", "12")
+    plain = ours("--model", place / "llama", "--after", 2 * LENGTH, *corpus)
+    scaled = ours("--model", place / "llama", "--after", 2 * LENGTH, "--as", "yarn(factor=4)", *corpus)
+    assert plain["read"] == scaled["read"] > 2 * LENGTH
+    assert (plain["encoding"].partition("(")[0], scaled["encoding"].partition("(")[0]) == ("rope", "yarn")
+    assert plain["text"] != scaled["text"]
+
+
+def test_a_prompt_is_put_into_the_chat_template_of_the_model(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "chatting"
+    folder.mkdir()
+    for file in (place / "llama").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    asked = ("--prompt", PROMPT, "--tokens", "20", "--chat")
+    made = ours("--model", folder, *asked)
+    expected = theirs(folder, f"<|begin|>user: {PROMPT}\nkeeper:", 20, opens=False)
+    assert made["text"].replace("\ufffd", "") == expected.replace("\ufffd", "")
+    refused = cli("generate", "--model", place / "llama", *asked)
+    assert refused.code == 4
+    assert "has no chat template; leave out --chat" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--chat"], "--chat is for --model"),
+        (["--model", "llama", "--run", "x"], "llama was trained on text, for which --run means nothing"),
+        (["--model", "llama", "--side", "4"], "for which --side means nothing"),
+        (["--model", "llama", "--corpus", "jsonl:text.jsonl", "--after", "999999"], "--after 999999: the corpus"),
+        (["--model", "llama", "--as", "alibi"], "cannot be evaluated as alibi"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    options: list[str], said: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    result = cli("generate", *options)
+    assert result.code == 2
+    assert said in " ".join(result.err.split())
