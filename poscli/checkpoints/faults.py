@@ -6,55 +6,47 @@ versions of transformers read the keys that it is about.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from poscli.checkpoints.architecture import LOCAL, SCALINGS, quantization_of
-from poscli.checkpoints.readings import FAR, ORIGINAL, ROUNDING, Readings, Scaling, Turns, ranges
-
-NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own
-LONGROPE = ("longrope", "su")  # two names of one scaling
-FAR_ABOVE = 4  # times the longest text; published tokenizers have up to 4 times the length before a scaling
-LONGEST_TRAINED = 2**24  # tokens; the longest that was published is 10 * 2**20
-MPT_BIAS = 8  # alibi_bias_max as transformers computes slopes
-EXACT_IN_BFLOAT16 = 256  # the whole numbers up to here are exact in bfloat16
-
-# The keys of an object with parameters of rope: those of all scalings, and those that only one reads.
-EVERYWHERE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-OF_LONGROPE = {"factor", ORIGINAL, "attention_factor", "short_factor", "long_factor"}
-READ: dict[str, set[str]] = {
-    "default": set(),
-    "linear": {"factor"},
-    "dynamic": {"factor"},
-    "yarn": {"factor", ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
-    "llama3": {"factor", ORIGINAL, "low_freq_factor", "high_freq_factor"},
-    "longrope": OF_LONGROPE,
-    "su": OF_LONGROPE,
-}
-KNOWN = EVERYWHERE.union(*READ.values())
-
-WITH_LAYER_TYPES = {
-    "qwen2", "qwen3", "qwen2_moe", "gemma3_text", "smollm3", "cohere2", "exaone4", "olmo3", "gpt_oss", "dots1",
-    "ministral",
-}  # fmt: skip
-WITH_WINDOW = {"mistral", "phi3", "starcoder2", "mixtral", "qwen3_moe"} | WITH_LAYER_TYPES
-NESTED = {"gemma3_text", "olmo3"}  # model types with parameters of rope for each type of layer
-# Keys at the top of config.json, and the model types that read them; rope_theta is read by all others with rotations.
-READERS: dict[str, set[str]] = {
-    "rotary_emb_base": {"gpt_neox"},
-    "rotary_pct": {"gpt_neox"},
-    # Version 4 writes it for gpt_neox, and does not read it.
-    "partial_rotary_factor": {"phi", "phi3", "glm", "glm4", "gpt_neox", "stablelm", "nemotron"},
-    "rope_local_base_freq": {"gemma3_text"},
-    "no_rope_layers": {"smollm3"},
-    "sliding_window": WITH_WINDOW,
-    "alibi": {"falcon"},
-}
-HARMLESS = (None, False, 0)  # values of a foreign key that ask for nothing
-# Keys whose misspelling loses a position; and keys that resemble them and are right.
-TOP = {"rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "layer_types", ORIGINAL, *READERS}
-RESEMBLING = {"use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"}
+from poscli.checkpoints.architecture import LOCAL, quantization_of
+from poscli.checkpoints.fault_places import (
+    EXACT_IN_BFLOAT16,
+    LONGEST_TRAINED,
+    LONGROPE,
+    MPT_BIAS,
+    NEED_FACTOR,
+    NESTED,
+    WITH_LAYER_TYPES,
+    WITH_WINDOW,
+    Column,
+    Places,
+    attention_factor_cancelled,
+    keys_of_another_model_type,
+    keys_of_another_scaling,
+    layer_list_too_long,
+    left_out_by_mpt,
+    length_raised,
+    longrope_without_effect,
+    misspelt_keys,
+    mscale_alone,
+    original_misplaced,
+    rotations_read_otherwise,
+    scalings,
+    scores_scaled_by_eager_only,
+    theta_unread,
+    theta_unread_by_neox,
+    tokenizer_longer,
+    two_scalings,
+    two_thetas,
+    two_types,
+    unknown_keys,
+    whole_checkpoint,
+    window_switched_off,
+    windows_read_otherwise,
+    windows_that_never_cut,
+)
+from poscli.checkpoints.readings import ORIGINAL, Readings
 
 
 @dataclass(frozen=True)
@@ -65,10 +57,6 @@ class Fault:
     wrong: str  # one sentence with the values
     fix: str  # one sentence that says what to do
     note: bool = False
-
-
-Places = Iterable[Mapping[str, object]]  # the values to put into the sentences, once for each place with the fault
-Column = Callable[[Readings], object]
 
 
 def anyone(model: Readings) -> bool:
@@ -111,246 +99,29 @@ def faults_of(subject: Readings) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.note)
 
 
-def whole_checkpoint(condition: Column, **values: Column) -> Callable[[Readings], Places]:
-    """One place, the whole checkpoint, if the condition holds, with these values of it."""
-    return lambda model: [{name: value(model) for name, value in values.items()}] if condition(model) else []
-
-
-def scalings(*kinds: str, where: Callable[[Scaling], object] = lambda scaling: True) -> Callable[[Readings], Places]:
-    """The scalings of these kinds, without kinds all of them, for which a condition holds."""
-    return lambda model: [
-        {"scaling": each} for each in model.scalings if (not kinds or each.kind in kinds) and where(each)
-    ]
-
-
-def _unknown_keys(model: Readings) -> Places:
-    for scaling in model.scalings:
-        for key in scaling.parameters:
-            if key not in KNOWN:
-                close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.6)
-                fix = f"Correct it to {close[0]!r}." if close else "Remove it, or find out what wrote it."
-                yield {"scaling": scaling, "key": key, "fix": fix}
-
-
-def _keys_of_another_scaling(model: Readings) -> Places:
-    for scaling in model.scalings:
-        for key, value in scaling.parameters.items():
-            if key in KNOWN - EVERYWHERE - READ.get(scaling.kind, KNOWN):
-                readers = ", ".join(kind for kind in SCALINGS if key in READ[kind])
-                yield {"scaling": scaling, "key": key, "value": value, "readers": readers}
-
-
-def _misspelt_keys(model: Readings) -> Places:
-    for key in model.config:
-        close = difflib.get_close_matches(key, TOP, n=1, cutoff=0.87)
-        if key not in TOP | RESEMBLING and close and close[0] not in model.config:
-            yield {"key": key, "right": close[0]}
-
-
-def _keys_of_another_model_type(model: Readings) -> Places:
-    for key, readers in READERS.items():
-        value = model.config.get(key)
-        if value not in HARMLESS and model.model_type not in readers:
-            yield {"key": key, "value": value, "readers": ", ".join(sorted(readers))}
-
-
-def _two_scalings(model: Readings) -> Places:
-    where = {scaling.where: scaling for scaling in model.scalings}
-    old, new = where.get("rope_scaling"), where.get("rope_parameters")
-    if old is None or new is None:
-        return
-    keys = sorted((set(old.parameters) | set(new.parameters)) - {"rope_type", "type", "rope_theta"})
-    differing = [key for key in keys if old.parameters.get(key) != new.parameters.get(key)]
-    if old.kind != new.kind or differing:
-        yield {"what": "the type" if old.kind != new.kind else differing[0]}
-
-
-def _length_raised(model: Readings) -> Places:
-    originals = [scaling.original for scaling in model.scalings] or [model.config.get(ORIGINAL)]
-    for original in {value for value in originals if isinstance(value, int | float)}:
-        if model.length > original and all(scaling.kind == "default" for scaling in model.scalings):
-            yield {"original": original}
-
-
-def _rotations_read_otherwise(model: Readings) -> Places:
-    """Groups of layers, and in words where the two readings part: in short texts, or only in long ones."""
-    by_difference: dict[str, list[int]] = {}
-    for n, (layer, stock) in enumerate(zip(model.layers, model.stock.layers, strict=False)):
-        stated = layer.measured
-        if stated.short.differs(stock.short):
-            by_difference.setdefault(_in_words(stated.short, stock.short), []).append(n)
-        elif stated.long.differs(stock.long):
-            words = f"in a text of {FAR * model.length} tokens, {_in_words(stated.long, stock.long)}"
-            by_difference.setdefault(words, []).append(n)
-    return [{"difference": words, "layers": ranges(layers)} for words, layers in by_difference.items()]
-
-
-def _in_words(stated: Turns, stock: Turns) -> str:
-    """How the turns that transformers computes differ from those that config.json states."""
-    if len(stated.speeds) != len(stock.speeds):
-        return f"it turns {len(stock.speeds)} pairs of channels where config.json states {len(stated.speeds)}"
-    words = []
-    if stated.largest_error(stock) > ROUNDING:
-        ratios = [turned / pair for pair, turned in zip(stated.speeds, stock.speeds, strict=True) if pair]
-        furthest = max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
-        words.append(f"a pair of channels turns {furthest:.4g} times as fast as config.json states")
-    if stated.amplitude != stock.amplitude:
-        factor, of_config = f"{stock.amplitude:.4g}", f"{stated.amplitude:.4g}"
-        words.append(f"the factor on cos and sin is {factor} where config.json states {of_config}")
-    return " and ".join(words)
-
-
-def _windows_read_otherwise(model: Readings) -> Places:
-    by_windows: dict[tuple[int | None, int | None], list[int]] = {}
-    for n, (layer, stock) in enumerate(zip(model.layers, model.stock.layers, strict=False)):
-        if layer.window != stock.window:
-            by_windows.setdefault((layer.window, stock.window), []).append(n)
-    for windows, layers in by_windows.items():
-        stated, read = ("no window" if each is None else f"a window of {each} tokens" for each in windows)
-        yield {"stated": stated, "read": read, "layers": ranges(layers)}
-
-
-def _windows_that_never_cut(model: Readings) -> Places:
-    layers = [n for n, layer in enumerate(model.layers) if layer.window and layer.window >= model.length]
-    if layers:
-        yield {"layers": ranges(layers), "window": model.layers[layers[0]].window}
-
-
-def _two_types(model: Readings) -> Places:
-    for scaling in model.scalings:
-        old, new = scaling.parameters.get("type"), scaling.parameters.get("rope_type")
-        if old and new and old != new and {old, new} != set(LONGROPE):
-            yield {"scaling": scaling, "old": old, "new": new}
-
-
-def _tokenizer_longer(model: Readings) -> Places:
-    limit = model.tokenizer_limit
-    longest = max(model.length, *(int(layer.factor * layer.original) for layer in model.layers))
-    if limit is not None and limit > FAR_ABOVE * longest:
-        yield {"longest": longest, "ratio": limit / longest}
-
-
-def _theta_unread_by_neox(model: Readings) -> Places:
-    theta, read = model.config.get("rope_theta"), model.config.get("rotary_emb_base", 10000)
-    if theta is not None and theta != read:
-        yield {"theta": theta, "read": read}
-
-
-def _theta_unread(model: Readings) -> Places:
-    top = model.config.get("rope_theta")
-    for scaling in model.scalings:
-        if scaling.where == "rope_scaling" and scaling.theta is not None and scaling.theta != top:
-            read = "its default" if top is None else f"{top:g} from the top of config.json"
-            yield {"scaling": scaling, "read": read}
-
-
-def _two_thetas(model: Readings) -> Places:
-    top = model.config.get("rope_theta")
-    for scaling in model.scalings:
-        if isinstance(top, int | float) and scaling.theta not in (None, top) and not scaling.layer_type:
-            yield {"scaling": scaling, "top": top}
-
-
-def _original_misplaced(model: Readings) -> Places:
-    """Version 4 reads the length before a longrope at the top of the file, and that before others inside."""
-    top = model.config.get(ORIGINAL)
-    for scaling in model.scalings:
-        inside = scaling.number(ORIGINAL)
-        if scaling.where != "rope_scaling" or (inside is None) == (top is None):
-            continue
-        if scaling.kind in LONGROPE and top is None:
-            yield {
-                "there": f"rope_scaling has {ORIGINAL} {inside:g}",
-                "read": "at the top of config.json",
-                "fix": f"Write {ORIGINAL} {inside:g} at the top of config.json too.",
-            }
-        if scaling.kind in ("yarn", "llama3") and inside is None:
-            yield {
-                "there": f"config.json has {ORIGINAL} {top} at its top",
-                "read": "inside rope_scaling",
-                "fix": f"Write {ORIGINAL} {top} into rope_scaling too.",
-            }
-
-
-def _longrope_without_effect(model: Readings) -> Places:
-    for scaling in model.scalings:
-        short, long = scaling.parameters.get("short_factor"), scaling.parameters.get("long_factor")
-        if scaling.kind in LONGROPE and short == long:
-            ones = isinstance(short, list) and all(factor == 1 for factor in short)
-            nothing = "hold nothing but 1, so that no pair turns slower"
-            yield {"scaling": scaling, "lists": nothing if ones else "are equal, so that long texts change nothing"}
-
-
-def _attention_factor_cancelled(model: Readings) -> Places:
-    for scaling in model.scalings:
-        if scaling.kind != "yarn" or (scaling.factor or model.layers[0].factor) <= 1:
-            continue
-        attention, mscale = scaling.number("attention_factor"), scaling.number("mscale")
-        if attention == 1:
-            yield {"scaling": scaling, "keys": "attention_factor 1"}
-        elif attention is None and mscale and mscale == scaling.number("mscale_all_dim"):
-            yield {"scaling": scaling, "keys": f"mscale {mscale:g} and the same mscale_all_dim"}
-
-
-def _mscale_alone(model: Readings) -> Places:
-    for scaling in model.scalings:
-        alone = [key for key in ("mscale", "mscale_all_dim") if scaling.number(key)]
-        if scaling.kind == "yarn" and len(alone) == 1 and scaling.number("attention_factor") is None:
-            other = "mscale_all_dim" if alone[0] == "mscale" else "mscale"
-            yield {"scaling": scaling, "alone": alone[0], "other": other}
-
-
-def _window_switched_off(model: Readings) -> Places:
-    window = model.config.get("sliding_window")
-    if not model.windowed and isinstance(window, int) and 0 < window < model.length:
-        yield {"window": window, "first": model.config.get("max_window_layers")}
-
-
-def _scores_scaled_by_eager_only(model: Readings) -> Places:
-    for key, default in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
-        value = model.config.get(key)
-        if value is not None and bool(value) is not default:
-            yield {"key": key, "value": value}
-
-
-def _left_out_by_mpt(model: Readings) -> Places:
-    for key, lost in (
-        ("qk_ln", "has no norms of queries and keys, and drops their weights"),
-        ("prefix_lm", "lets no token see a later one"),
-    ):
-        if model.attn_config.get(key):
-            yield {"key": key, "lost": lost}
-
-
-def _layer_list_too_long(model: Readings) -> Places:
-    entries, layers = model.config.get("no_rope_layers"), len(model.layers)
-    if isinstance(entries, list) and len(entries) > layers:
-        yield {"entries": len(entries), "layers": layers, "unread": len(entries) - layers}
-
-
 FAULTS = (
     # Keys that nobody reads, because they are misspelt, belong to something else, or stand twice.
     Rule(
         "unknown-key",
-        _unknown_keys,
+        unknown_keys,
         "{scaling.where} has the key {key!r}, which transformers does not read.",
         "{fix}",
     ),
     Rule(
         "key-of-another-scaling",
-        _keys_of_another_scaling,
+        keys_of_another_scaling,
         "{scaling.where} has {key} {value!r}, which its type {scaling.kind} does not read.",
         "Remove it, or set rope_type to one that reads it: {readers}.",
     ),
     Rule(
         "misspelt-key",
-        _misspelt_keys,
+        misspelt_keys,
         "config.json has the key {key!r}, which nothing reads.",
         "Correct it to {right!r}.",
     ),
     Rule(
         "key-of-another-model-type",
-        _keys_of_another_model_type,
+        keys_of_another_model_type,
         "config.json has {key} {value!r}, which models of type {model.model_type} do not read.",
         "Remove it, or use the key that {model.model_type} reads; {key} is read by {readers}.",
     ),
@@ -362,21 +133,21 @@ FAULTS = (
     ),
     Rule(
         "theta-under-another-name",
-        _theta_unread_by_neox,
+        theta_unread_by_neox,
         "config.json has rope_theta {theta!r}, and models of type gpt_neox read rotary_emb_base, here {read!r}.",
         "Write rotary_emb_base {theta!r} if the model was trained with it, and remove rope_theta if not.",
         read_by=types("gpt_neox"),
     ),
     Rule(
         "two-types",
-        _two_types,
+        two_types,
         "{scaling.where} has type {old!r} and rope_type {new!r}: transformers 4 takes the first for most models, "
         "version 5 the second.",
         "Keep rope_type only, with the scaling that the model was trained with.",
     ),
     Rule(
         "two-scalings",
-        _two_scalings,
+        two_scalings,
         "rope_scaling and rope_parameters of config.json differ in {what}; transformers reads rope_scaling.",
         "Keep one of the two: rope_scaling for transformers 4, rope_parameters for version 5.",
     ),
@@ -390,7 +161,7 @@ FAULTS = (
     ),
     Rule(
         "tokenizer-longer",
-        _tokenizer_longer,
+        tokenizer_longer,
         "tokenizer_config.json has model_max_length {model.tokenizer_limit}, which is {ratio:.3g} times the "
         "{longest} tokens that config.json states.",
         "Set model_max_length to {longest}, or add the scaling that makes the model read {model.tokenizer_limit} "
@@ -413,7 +184,7 @@ FAULTS = (
     # What single model types do with attention in transformers, whatever config.json says.
     Rule(
         "scores-scaled-by-eager-attention-only",
-        _scores_scaled_by_eager_only,
+        scores_scaled_by_eager_only,
         "config.json has {key} {value!r}, which the attention that {model.stock.name} takes by default does not read; "
         "its eager attention and version 5.4 do.",
         "Load the model with attn_implementation='eager', or install transformers 5.4.",
@@ -421,7 +192,7 @@ FAULTS = (
     ),
     Rule(
         "attention-of-mpt-left-out",
-        _left_out_by_mpt,
+        left_out_by_mpt,
         "attn_config has {key} true, and transformers' model of type mpt {lost}.",
         "Run the checkpoint with the code that it was trained with.",
         read_by=types("mpt"),
@@ -480,7 +251,7 @@ FAULTS = (
     ),
     Rule(
         "rope-parameters-unread",
-        whole_checkpoint(lambda model: model.config.get("rope_parameters") and _rotations_read_otherwise(model)),
+        whole_checkpoint(lambda model: model.config.get("rope_parameters") and rotations_read_otherwise(model)),
         "config.json has theta and scaling in rope_parameters, a key of transformers 5, and {model.stock.name} does "
         "not read it.",
         "Install transformers 5, or write rope_theta and rope_scaling beside it, as version 4 reads them.",
@@ -488,34 +259,34 @@ FAULTS = (
     ),
     Rule(
         "theta-unread",
-        _theta_unread,
+        theta_unread,
         "rope_scaling has rope_theta {scaling.theta:g}, which {model.stock.name} does not read there: it takes {read}.",
         "Write rope_theta {scaling.theta:g} at the top of config.json.",
         read_by=version_4,
     ),
     Rule(
         "two-thetas",
-        _two_thetas,
+        two_thetas,
         "config.json has rope_theta {top:g} and, in {scaling.where}, rope_theta {scaling.theta:g}: transformers 4 "
         "takes the first, version 5 the second.",
         "Keep the theta that the model was trained with.",
     ),
     Rule(
         "original-misplaced",
-        _original_misplaced,
+        original_misplaced,
         "{there}, which {model.stock.name} reads only {read} for this scaling.",
         "{fix}",
         read_by=version_4,
     ),
     Rule(
         "rotations-read-otherwise",
-        _rotations_read_otherwise,
+        rotations_read_otherwise,
         "{model.stock.name} reads the rotations of layers {layers} otherwise: {difference}.",
         "Mend the key that another fault names; if there is none, report it with this config.json.",
     ),
     Rule(
         "windows-read-otherwise",
-        _windows_read_otherwise,
+        windows_read_otherwise,
         "config.json states {stated} for layers {layers}, and {model.stock.name} gives them {read}.",
         "Compare layer_types, sliding_window and use_sliding_window with those of the model it was made from.",
     ),
@@ -538,19 +309,19 @@ FAULTS = (
     ),
     Rule(
         "longrope-without-effect",
-        _longrope_without_effect,
+        longrope_without_effect,
         "short_factor and long_factor of {scaling.where} {lists}.",
         "Take both lists from the config.json of the model that was trained with them.",
     ),
     Rule(
         "attention-factor-cancelled",
-        _attention_factor_cancelled,
+        attention_factor_cancelled,
         "{scaling.where} has {keys}, which cancels YaRN's factor on cos and sin.",
         "Remove it, so that the factor is 0.1 ln(factor) + 1, unless the model was trained without it.",
     ),
     Rule(
         "mscale-alone",
-        _mscale_alone,
+        mscale_alone,
         "{scaling.where} has {alone} alone, which transformers reads only together with {other}.",
         "Give both, or attention_factor, or neither.",
     ),
@@ -570,7 +341,7 @@ FAULTS = (
     ),
     Rule(
         "length-raised-without-scaling",
-        _length_raised,
+        length_raised,
         f"config.json states {{model.length}} tokens and {ORIGINAL} {{original:g}}, and no scaling of rope.",
         "Add the scaling that the model was trained with, or set the length to {original:g}.",
     ),
@@ -638,7 +409,7 @@ FAULTS = (
     # Windows, and lists with an entry for each layer.
     Rule(
         "window-never-cuts",
-        _windows_that_never_cut,
+        windows_that_never_cut,
         "The window of layers {layers} has {window} tokens and the longest text {model.length}, so that it never cuts "
         "anything off.",
         "Nothing; the layers see the whole text.",
@@ -646,7 +417,7 @@ FAULTS = (
     ),
     Rule(
         "window-switched-off",
-        _window_switched_off,
+        window_switched_off,
         "config.json has sliding_window {window}, which is switched off: use_sliding_window is {model.window_switch!r} "
         "and max_window_layers {first!r}.",
         "Nothing, if the model was trained so; set use_sliding_window to true if not.",
@@ -667,7 +438,7 @@ FAULTS = (
     ),
     Rule(
         "layer-list-too-long",
-        _layer_list_too_long,
+        layer_list_too_long,
         "no_rope_layers has {entries} entries for {layers} layers; the last {unread} are not read.",
         "Make it as long as the model, and check that its entries are those of the layers that are left.",
     ),

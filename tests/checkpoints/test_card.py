@@ -19,7 +19,7 @@ from published_configs import PUBLISHED, spaced, write
 transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.card import card_of, read_card, read_subject  # noqa: E402
-from poscli.checkpoints.faults import EVERYWHERE, KNOWN, READ  # noqa: E402
+from poscli.checkpoints.fault_places import EVERYWHERE, KNOWN, READ  # noqa: E402
 from poscli.checkpoints.readings import Stock, Turns, stock_reading  # noqa: E402
 
 FOUR = int(transformers.__version__.split(".")[0]) < 5

@@ -46,6 +46,11 @@ def test_the_likeliest_text_is_that_of_transformers_beyond_the_trained_length_to
     assert places[-1][1] == made["read"] + made["tokens"]
 
 
+def test_without_a_prompt_a_document_begins(place: Path) -> None:
+    made = ours("--model", place / "bloom", "--prompt", "", "--tokens", 5)
+    assert (made["read"], made["tokens"]) == (1, 5)
+
+
 def test_another_encoding_and_a_text_before_the_prompt_change_what_is_written(place: Path) -> None:
     corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}", "--prompt", PROMPT, "--tokens", "12")
     plain = ours("--model", place / "llama", "--after", 2 * LENGTH, *corpus)

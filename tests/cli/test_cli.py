@@ -192,6 +192,17 @@ def test_generate_draws_from_its_seed(results: Path) -> None:
     assert text(1) != text(2)
 
 
+def test_generate_goes_on_far_into_a_text_and_says_how_it_repeats_itself(results: Path) -> None:
+    asked = ("generate", "--enc", "alibi", "--out", results, "--temperature", 0, "--tokens", 2 * LENGTH)
+    made = document(*asked, "--after", LENGTH - 9)
+    assert (made["prompt"], made["read"], made["encoding"]) == ("", LENGTH - 8, "alibi")
+    stretches = [(each["begin"], each["end"]) for each in made["repeated"]]
+    assert stretches == [(LENGTH - 8, LENGTH), (LENGTH, 2 * LENGTH), (2 * LENGTH, 3 * LENGTH - 8)]
+    said = cli(*asked, "--after", LENGTH - 9).err
+    assert f"% of tokens {LENGTH} to {2 * LENGTH}" in said
+    assert document(*asked, "--as", "alibi+window(4)", "--prompt", "def f(")["encoding"] == "alibi+window(width=4)"
+
+
 def test_a_prompt_that_is_not_utf8_reaches_the_model_as_typed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[list[int]] = []
 

@@ -204,7 +204,7 @@ def _continue_text(
     if prompt is None:
         prompt = PROMPT if after is None else ""
     config, model, coder = writer.config, writer.model, writer.coder
-    begun = [*writer.opening, *_held_out(writer, after or 0), *writer.tokens_of(prompt)]
+    begun = [*writer.opening, *_held_out(writer, after or 0), *writer.tokens_of(prompt)] or [coder.end]
     spec = config.encoding if as_ is None else posthoc_spec(config.encoding, as_, model.shape)
     if spec != config.encoding:
         model = with_encoding(model, spec, config.encoding)
