@@ -200,11 +200,13 @@ def test_outputs_equal_those_of_the_reference_on_anything(start: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("spec", ALONE)
-def test_engines_equal_the_reference_under_encodings_with_a_path_of_their_own(spec: str) -> None:
-    for seed, size in enumerate(((2, 33, 70), (2, 64, 64), (2, 90, 120)), start=100):
-        assert_trained(Layer(seed, spec, size))
-        with torch.no_grad():
-            assert_evaluated(Layer(seed, spec, size))
+@pytest.mark.parametrize(("seed", "queries", "keys"), first(1, [(100, 33, 70), (101, 64, 64), (102, 90, 120)]))
+def test_engines_equal_the_reference_under_encodings_with_a_path_of_their_own(
+    spec: str, seed: int, queries: int, keys: int
+) -> None:
+    assert_trained(Layer(seed, spec, (2, queries, keys)))
+    with torch.no_grad():
+        assert_evaluated(Layer(seed, spec, (2, queries, keys)))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
