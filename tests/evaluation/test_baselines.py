@@ -63,25 +63,28 @@ def test_a_baseline_must_read_all_tokens_that_are_scored(
         Plan(Copy(), asked)
 
 
-@pytest.mark.parametrize("spec", ["rope-dynamic(factor=2.0)", "yarn", "rope-linear+window(20)", "rope-dynamic|rope"])
+SERVED = ["rope-dynamic(factor=2.0)", "yarn", "rope-linear+window(20)", "rope-dynamic|rope"]
+
+
+@pytest.mark.parametrize(("spec", "length"), [*((spec, TRAINED) for spec in SERVED), ("rope-dynamic", 140)])
 @torch.no_grad()
-def test_a_served_model_reads_step_by_step_with_keys_that_were_rotated_once(spec: str) -> None:
-    """Against the steps themselves, one after the other, through a cache of rotated keys."""
-    whole = perturbed(model(spec, layers=2, length=TRAINED))
-    text, served = tokens(2, 4 * TRAINED), baseline("served").model(whole)
-    stale = step_by_step(whole, text)
+def test_a_served_model_reads_step_by_step_with_keys_that_were_rotated_once(spec: str, length: int) -> None:
+    """Against the steps themselves, L/64 tokens after the other, through a cache of rotated keys."""
+    whole = perturbed(model(spec, layers=2, length=length))
+    text, served = tokens(2, min(4 * length, length + 25)), baseline("served").model(whole)
+    stale = step_by_step(whole, text, length, max(1, length // 64))
     limit = rounding(whole, text)
     assert float((served(text) - stale).abs().max()) < limit
-    assert float((served(text)[:, :TRAINED] - whole(text[:, :TRAINED])).abs().max()) < limit
+    assert float((served(text)[:, :length] - whole(text[:, :length])).abs().max()) < limit
     assert float((whole(text) - stale).abs().max()) > 10 * limit  # it differs from reading the whole text at once
     ((_, last),) = served.logits_in_slices(text, 3)
     assert float((last - stale[:, -3:]).abs().max()) < limit
 
 
-def step_by_step(whole: Model, text: torch.Tensor) -> torch.Tensor:
-    """Logits of L tokens and then of one after the other, by a cache that is told that its keys never change."""
+def step_by_step(whole: Model, text: torch.Tensor, length: int, step: int) -> torch.Tensor:
+    """Logits of L tokens and then of a few at a time, by a cache that is told that its keys never change."""
     cache, found = Cache(), []
-    for n in [TRAINED, *[1] * (text.shape[1] - TRAINED)]:
+    for n in [length, *[step] * -(-(text.shape[1] - length) // step)]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Encoding, "keys_are_steady", property(lambda _: True))
             patch.setattr(Composed, "keys_are_steady", property(lambda _: True))
