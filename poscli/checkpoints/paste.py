@@ -37,7 +37,11 @@ WINDOWS: dict[str, Keys] = {
 }
 GROUPED = "self-extend"
 IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
-NOT_IN_FILE = "rope-dynamic"  # the file of a model with this scaling has plain rope
+GROWING = "rope-dynamic"  # whose base grows with the text; the file of a model with this scaling has plain rope
+STALE = (
+    "While it writes, keys in the cache keep the rotation of the shorter text; `poscli extrapolate --model ... --as "
+    "rope-dynamic --baseline served` measures what that costs."
+)
 SERVER, COMPLETION = "llama-server", "llama-completion"
 GGUF_NAMES = {
     "mistral": "llama", "mixtral": "llama", "phi": "phi2", "gpt_neox": "gptneox", "gemma3_text": "gemma3",
@@ -173,7 +177,9 @@ def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Callable[[Want
             return Snippet(runtime, notes=("Nothing to change: the model takes inputs of any length.",))
         # A line for each key, so that lists of many numbers stay short.
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in keys.items())
-        return Snippet(runtime, "merge into config.json", f"{{\n{lines}\n}}", keys=keys)
+        main = wanted.ropes[wanted.main] if wanted.ropes else None
+        notes = (STALE,) if main is not None and main.name == GROWING else ()
+        return Snippet(runtime, "merge into config.json", f"{{\n{lines}\n}}", notes, keys=keys)
 
     return write
 
@@ -258,7 +264,7 @@ def llama_cpp(wanted: Wanted, model: str) -> Snippet:
 
 def _rope_options(wanted: Wanted) -> list[str]:
     """The options of a rope that differs from the model's own, or that a GGUF file does not hold."""
-    if wanted.ropes == wanted.trained and wanted.ropes[wanted.main].name != NOT_IN_FILE:
+    if wanted.ropes == wanted.trained and wanted.ropes[wanted.main].name != GROWING:
         return []
     rope = rope_parameters(wanted, wanted.main)
     trained = rope_parameters(replace(wanted, ropes=wanted.trained), wanted.main)
