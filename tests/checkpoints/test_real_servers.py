@@ -72,6 +72,7 @@ RIGHT = {"as it is": ({}, None), "linear": (LINEAR, "rope-linear(factor=2)"), "y
 WRONG = {
     "theta 10000": ({"rope_freq_base": 10_000.0}, None, "theta"),
     "theta 50000": ({"rope_freq_base": 50_000.0}, None, "theta"),
+    "theta 200000": ({"rope_freq_base": 200_000.0}, None, "theta"),
     "linear": (LINEAR, None, "factor"),
     "another factor": (LINEAR | {"rope_freq_scale": 0.25}, "rope-linear(factor=2)", "factor"),
     "linear for yarn": (LINEAR, f"yarn(factor=2, original={LENGTH})", "factor"),
