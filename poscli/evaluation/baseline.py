@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC
 
-from poscli.encodings import get
+from poscli.encodings import get, names
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_joined
 from poscli.model.language_model import LanguageModel
 from poscli.specs import build, parse
-from poscli.system.errors import UsageError
+from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry, subclass_of
 
 
@@ -71,6 +71,8 @@ def baseline(name: str) -> Baseline:
     """The registered baseline of this name, or that of a spec of wrappers; UsageError for any other text."""
     if name in BASELINES.names():
         return BASELINES.get(name)()
+    if name.isidentifier() and name not in names():
+        raise UsageError(f"there is no baseline {name!r}: {near(name, [*BASELINES.names(), 'window'])}")
     leaves = [leaf.name for layer in parse(name).layers for leaf in layer]
     if wrong := [leaf for leaf in leaves if not get(leaf).wraps]:
         raise UsageError(

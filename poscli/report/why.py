@@ -160,18 +160,16 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
         Column(f"entropy at {longest}", attention("entropy", longest)),
         Column(f"mass beyond L at {longest}", attention("far_mass", longest)),
     ]
-    notes = {  # by the first word of a column
-        "saturates": "the shortest window, in tokens, whose loss is within 0.01 bits per token of the best; in "
+    meant = {
+        "saturates at": "the shortest window, in tokens, whose loss is within 0.01 bits per token of the best; in "
         "brackets its 95 % interval: the shortest window that may be, and the one from which it is sure",
-        "gradient": "share of the gradient of a prediction that lies on inputs L or more tokens back",
-        "text": "bits per token lost if the text L or more tokens back is that of another document",
+        "gradient beyond L": "share of the gradient of a prediction that lies on inputs L or more tokens back",
+        "text beyond L replaced": "bits per token lost if the text L or more tokens back is that of another document",
         "entropy": "that of the attention weights over the logarithm of the keys seen, mean over heads; 1 is even",
-        "mass": "share of the attention weights on keys L or more tokens back, mean over layers and heads",
+        "mass beyond L": "share of the attention weights on keys L or more tokens back, mean over layers and heads",
     }
-    whole = {"saturates": "saturates at", "gradient": "gradient beyond L", "text": "text beyond L replaced"}
-    whole["mass"] = "mass beyond L"
-    columns = [column for column in columns if set(column.cells) != {"-"}]  # checkpoints have neither of the others
-    said = {column.name.split()[0] for column in columns}
+    columns = [column for column in columns if set(column.cells) != {"-"}]  # what was not looked at in a checkpoint
+    shown = [title for title in meant if any(column.name.startswith(title) for column in columns)]
     least = {name: ends[0] if ends[1] != ends[1] else ends[1] for name, ends in saturates.items()}
     if beyond := [name for name in names if least[name] > length]:
         answer = (
@@ -185,7 +183,7 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
         "How much of a long window is used?",
         answer,
         tuple(columns),
-        tuple(f"{whole.get(name, name)}: {note}" for name, note in notes.items() if name in said),
+        tuple(f"{title}: {meant[title]}" for title in shown),
     )
 
 

@@ -100,3 +100,9 @@ def test_served_leaves_alone_what_is_never_rotated_again_and_refuses_what_is_no_
         assert torch.equal(baseline("served").model(whole)(text), whole(text))
     with pytest.raises(Unsupported, match="served is for rotations, and self-extend has similarity"):
         baseline("served").model(model("self-extend", length=TRAINED))(text)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("servd", "served"), ("windw", "window"), ("corp", "crop")])
+def test_a_misspelt_baseline_is_answered_with_the_one_that_is_meant(name: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no baseline '{name}': did you mean {meant}"):
+        baseline(name)
