@@ -129,7 +129,7 @@ class Comparison:
         for case in [*passes, *(case for case in cases if case.what != "decode")]:
             values = self.conditions.where | self.peer.columns(case.training) | model_values(self.model, case)
             row = case_values(self.config, case) | file.known_columns(values)
-            if not file.has(row):
+            if not file.find(row):
                 file.add(row | outcome(partial(self._measured, case)))
 
     def _measured(self, case: BenchCase) -> Row:

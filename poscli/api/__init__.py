@@ -31,7 +31,7 @@ from poscli.api.experiments import (
     tune,
     verify,
 )
-from poscli.api.layers import attention, embed, encoding, encodings
+from poscli.api.layers import attention, begin_step, embed, encoding, encodings, mix
 from poscli.equation import Encoding, Shape, Unsupported
 from poscli.system.errors import (
     CorruptError,
@@ -57,6 +57,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "attention",
+    "begin_step",
     "compare",
     "corpus",
     "embed",
@@ -64,6 +65,7 @@ __all__ = [
     "encodings",
     "extrapolate",
     "load",
+    "mix",
     "report",
     "results",
     "runs",

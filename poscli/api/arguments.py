@@ -6,6 +6,7 @@ Python and the command line cannot differ in the latter.
 from __future__ import annotations
 
 import inspect
+import numbers
 import reprlib
 import types
 import typing
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
 from poscli.config.validate import LONGEST_WINDOW, MOST, validated
 from poscli.equation import Encoding
@@ -48,6 +49,7 @@ BOUNDS_OF_SIZES = (1, LONGEST_WINDOW)
 # What an annotation stands for in a message.
 PHRASES: dict[Any, str] = {
     int: "a whole number",
+    float: "a number",
     bool: "True or False",
     str: "a text",
     Path: "a path",
@@ -57,6 +59,8 @@ PHRASES: dict[Any, str] = {
     Run: "a run, as api.train makes it and api.runs lists it",
     Encoding: "an encoding, as api.encoding makes it",
     Tensor: "a tensor",
+    Generator: "a generator of torch",
+    nn.Module: "a module of torch",
 }
 
 
@@ -70,13 +74,15 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
+        bound = signature.bind(*args, **kwargs)
+        for name, given in bound.arguments.items():
+            bound.arguments[name] = value = _own(given)
             is_union = typing.get_origin(kinds[name]) in (types.UnionType, typing.Union)
             choices = typing.get_args(kinds[name]) if is_union else (kinds[name],)
             if all(each in PHRASES for each in choices):
                 shown = " ".join(reprlib.repr(value).split())
                 _check(f"{function.__name__}: {name} = {shown}", name, value, choices)
-        return function(*args, **kwargs)
+        return function(*bound.args, **bound.kwargs)
 
     return typing.cast(F, wrapper)
 
@@ -85,10 +91,15 @@ def _check(what: str, name: str, value: Any, kinds: Sequence[Any]) -> None:
     if not any(_is_a(value, kind) for kind in kinds):
         raise UsageError(f"{what}: must be {' or '.join(PHRASES[kind] for kind in kinds)}")
     least, most = BOUNDS.get(name, BOUNDS_OF_SIZES)
-    if _is_a(value, int) and not least <= value <= most:
+    if int in kinds and _is_a(value, int) and not least <= value <= most:
         raise UsageError(f"{what}: must be at least {least} and at most {most}")
     if (value == "" and Path in kinds) or (isinstance(value, str | Path) and "\0" in str(value)):
         raise UsageError(f"{what}: must not be empty or hold the character '\\x00'")
+
+
+def _own(value: Any) -> Any:
+    """A whole number of another library, such as numpy's, as one of Python's own; anything else as it is."""
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
 
 
 def _is_a(value: Any, kind: Any) -> bool:
@@ -97,6 +108,7 @@ def _is_a(value: Any, kind: Any) -> bool:
         return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
     if kind == type[Encoding]:
         return isinstance(value, type)  # `names.spec_of` says more about others
+    kind = numbers.Real if kind is float else kind
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
@@ -130,7 +142,7 @@ def read(model: type[M], options: Mapping[str, Any], where: str, parts: Parts | 
     homes = {name: part for part, kind in (parts or {}).items() for name in kind.model_fields}
     known = [*(name for name in model.model_fields if name not in (parts or {})), *homes]
     values: dict[str, Any] = {}
-    for name, value in options.items():
+    for name, value in ((name, _own(given)) for name, given in options.items()):
         if name not in known:
             raise UsageError(f"{where} has no option {name!r}: {near(name, known)}")
         if value is None:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from poscli import specs
 from poscli.api.arguments import checked, spec_of
-from poscli.attention import Place, attend, choose
+from poscli.attention import ENGINES, Place, attend, choose
 from poscli.equation import Encoding, Shape
+from poscli.equation.encoding import begin_step as begin_encodings
 from poscli.system import plugins
 from poscli.system.errors import UsageError
 from poscli.system.plugins import blamed
@@ -39,15 +40,19 @@ def encodings(
 ) -> list[Encoding]:
     """The encoding of each layer; alternating ones, such as `rope|none` and the layout `rnope-swa`, take turns.
 
-    Layers share one instance where the paper says so, as T5 does; `torch.nn.ModuleList` takes the list as it is. The
-    other parameters are those of `encoding`.
+    Layers share one instance where the paper says so, as T5 does; `torch.nn.ModuleList` takes the list as it is, and
+    `.to(device)` moves what was built, on CPU whatever torch's default device is. The other parameters are those of
+    `encoding`.
     """
     if width % heads:
         raise UsageError(f"width {width} is not divisible by {heads} heads; give a multiple of {heads}")
     plugins.forget_edited()
     shape = Shape(width=width, heads=heads, layers=layers, length=length, vocab=vocab)
-    with blamed():
+    with blamed(), torch.device("cpu"):
         return specs.build(specs.check(spec_of(spec), shape), shape, seed)
+
+
+begin_step = checked(begin_encodings)
 
 
 @checked
@@ -66,8 +71,26 @@ def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0, c
         )
     if not x_BTW.is_floating_point() or ids_BT.is_floating_point():
         raise UsageError(f"x has the dtype {x_BTW.dtype} and ids {ids_BT.dtype}; give floating point and whole numbers")
+    _refuse_no_tokens("x", x_BTW)
+    _refuse_growing_grid(encoding, columns, grown=past > 0)
     pos = encoding.locate(past + x_BTW.shape[1], x_BTW.device, columns).pos[past:]
     return encoding.embed(x_BTW, pos, ids_BT)
+
+
+@checked
+def mix(x_BTW: Tensor, encoding: Encoding) -> Tensor:
+    """What q, k, v and the `x_BSW` of `attention` are made of, from the input `[B, T, W]` of the layer.
+
+    Encodings such as `smear` mix a token with those before it here, and every other encoding returns `x_BTW` as it is.
+    A model that decodes with a cache gives the tokens before, too, of which the last `encoding.mixed_tokens - 1` are
+    enough, and leaves out their results.
+    """
+    if x_BTW.ndim != 3 or x_BTW.shape[2] != encoding.shape.width or not x_BTW.is_floating_point():
+        raise UsageError(
+            f"x is {x_BTW.dtype} with the shape {list(x_BTW.shape)}; {_name(encoding)} was built for floating point, "
+            f"[batch, tokens, {encoding.shape.width} channels]"
+        )
+    return encoding.mix(x_BTW)
 
 
 @checked
@@ -86,28 +109,31 @@ def attention(
     With fewer queries than keys, the queries are those of the last T tokens: a cache holds k and v as they come from
     their projections. `x_BSW` is the input of the layer, which encodings with features read, such as forget gates. The
     fastest engine that can run the encoding is chosen, unless `engine` names one. `columns` is as in `embed`.
-    UsageError for tensors that do not fit the encoding; Unsupported for positions that it does not have.
+    Under autocast q, k and v keep the dtypes that they have. UsageError for tensors that do not fit the encoding;
+    Unsupported for positions that it does not have.
     """
     _refuse_other_shapes(q_BHTD, k_BHSD, v_BHSD, encoding)
-    features = None
-    if "features" in encoding.blanks:
-        shape = (k_BHSD.shape[0], k_BHSD.shape[2], encoding.shape.width)
-        if x_BSW is None or x_BSW.shape != shape or x_BSW.dtype != k_BHSD.dtype:
-            raise UsageError(
-                f"{_name(encoding)} reads the input of the layer: give x_BSW, the tokens of all keys, with the shape "
-                f"{list(shape)} and the dtype {k_BHSD.dtype}"
-            )
-        features = encoding.features(x_BSW)
+    _refuse_growing_grid(encoding, columns, grown=q_BHTD.shape[2] < k_BHSD.shape[2])
+    shape, device = [k_BHSD.shape[0], k_BHSD.shape[2], encoding.shape.width], q_BHTD.device
+    if "features" in encoding.blanks and not (
+        x_BSW is not None and list(x_BSW.shape) == shape and x_BSW.is_floating_point() and x_BSW.device == device
+    ):
+        raise UsageError(
+            f"{_name(encoding)} reads the input of the layer: give x_BSW, the tokens of all keys, with the shape "
+            f"{shape}, in floating point on {device}"
+        )
     learned = (q_BHTD, k_BHSD, v_BHSD, *encoding.parameters())
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned)
-    place = Place(q_BHTD.device.type, q_BHTD.dtype, q_BHTD.shape[-1], gradient, here=q_BHTD.device)
-    positions = encoding.locate(k_BHSD.shape[2], k_BHSD.device, columns)
+    place = Place(device.type, q_BHTD.dtype, q_BHTD.shape[-1], gradient, here=device)
     chosen = choose(encoding, engine, place).engine
-    return attend(chosen, encoding, q_BHTD, k_BHSD, v_BHSD, positions, features)
+    with torch.autocast(device.type, enabled=False):  # which would round gates and angles
+        features = encoding.features(x_BSW) if x_BSW is not None else None
+        positions = encoding.locate(k_BHSD.shape[2], device, columns)
+        return attend(chosen, encoding, q_BHTD, k_BHSD, v_BHSD, positions, features)
 
 
 def _refuse_other_shapes(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, encoding: Encoding) -> None:
-    """Refuse tensors of other heads than the encoding was built for, and more queries than keys."""
+    """Refuse what the encoding was not built for, more queries than keys, no queries, and devices of no engine."""
     heads, width = encoding.shape.heads, encoding.shape.head_width
     for name, tensor in (("q", q_BHTD), ("k", k_BHSD), ("v", v_BHSD)):
         if tensor.ndim != 4 or (tensor.shape[1], tensor.shape[3]) != (heads, width):
@@ -122,6 +148,22 @@ def _refuse_other_shapes(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, encodin
     if len(kinds) > 1 or not q_BHTD.is_floating_point():
         shown = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UsageError(f"q, k and v are {shown}; give floating point of one dtype on one device")
+    if q_BHTD.device.type not in (devices := ENGINES["reference"].devices):
+        raise UsageError(f"q, k and v are on {q_BHTD.device}; give them on {' or '.join(devices)}")
+    _refuse_no_tokens("q", q_BHTD)
+
+
+def _refuse_no_tokens(name: str, x: Tensor) -> None:
+    if x.shape[-2] == 0:
+        raise UsageError(f"{name} has the shape {list(x.shape)}, without a token; give at least one")
+
+
+def _refuse_growing_grid(encoding: Encoding, columns: int | None, *, grown: bool) -> None:
+    """Refuse tokens that go on a grid of unknown width, which would be another one with every token."""
+    if encoding.axes == 2 and columns is None and grown:
+        raise UsageError(
+            f"{_name(encoding)} counts rows and columns, and these are not all tokens of the grid; give its columns"
+        )
 
 
 def _name(encoding: Encoding) -> str:

@@ -40,6 +40,15 @@ def biases(encoding: Encoding) -> frozenset[str]:
     return encoding.blanks & {*TERMS, "reach"}
 
 
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Whether a dtype has too few digits for one number per key: a potential then needs a number for each pair.
+
+    The numbers of the keys grow with the block, and bfloat16 rounds those above 256 to even ones; the differences
+    between a query and the keys near it, which have the weight, stay small.
+    """
+    return dtype.itemsize < 4
+
+
 def is_gentle(c_BHT: Tensor, rows: int) -> bool:
     """Whether one number per key, for blocks of so many queries, is small enough for float32.
 
@@ -183,7 +192,7 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
     if "relative_queries" in vectors:
         k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
-    if "potential" in encoding.blanks and of_tier(encoding.blanks, "row"):
+    if "potential" in encoding.blanks and (of_tier(encoding.blanks, "row") or is_narrow(bias.dtype)):
         bias = bias + _term(encoding, "potential", x).flip(-2)
     elif "potential" in encoding.blanks:
         # c_i is constant along a row, so the softmax cancels it: a number for each key is enough. That of the block's

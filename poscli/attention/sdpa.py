@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.attention.biases import biased_blocks, biases, is_gentle, joined
+from poscli.attention.biases import biased_blocks, biases, is_gentle, is_narrow, joined
 from poscli.attention.place import SINKS_REFUSED, BlockSizes, Place, blanks_refused
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import tempered
@@ -38,7 +38,7 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
         return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
     # A temperature multiplies the potential of a key differently in every row, so no number per key can hold it.
     one_per_key = biases(encoding) == {"potential"} and x.temperature_HT is None and null_H is None
-    if one_per_key and on_cpu and short and x.queries == x.keys:
+    if one_per_key and on_cpu and short and x.queries == x.keys and not is_narrow(q.dtype):
         assert x.features_BHSF is not None
         c_BHS = encoding.potential(x.features_BHSF)
         if is_gentle(c_BHS, x.keys):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.attention import sdpa
-from poscli.attention.biases import biases, even_distances, gentle_rows
+from poscli.attention.biases import biases, even_distances, gentle_rows, is_narrow
 from poscli.attention.place import ON_GRID_REFUSED, BlockSizes, Place, blanks_refused
 from poscli.attention.sdpa import cpu_flash_attention
 from poscli.attention.skew import skew, skew_keys, unskew
@@ -39,7 +39,7 @@ LEAST_QUERIES = 32  # of a block where a potential changes fast
 Partial = tuple[Tensor, Tensor]
 
 
-def refuses(encoding: Encoding, _: Place) -> str:
+def refuses(encoding: Encoding, place: Place) -> str:
     """Why tiles do not compute an encoding; '' if they do."""
     if "reach" in encoding.blanks:
         return "other engines leave out the keys beyond a window, too, in fewer calls"
@@ -51,6 +51,8 @@ def refuses(encoding: Encoding, _: Place) -> str:
         return "a temperature multiplies what depends on the distance"
     if "positions" in encoding.blanks and biases(encoding):
         return "distances may be uneven"
+    if "potential" in encoding.blanks and is_narrow(place.dtype):
+        return "one number per key for the potential needs the digits of float32"
     return ""
 
 

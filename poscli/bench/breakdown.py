@@ -29,7 +29,7 @@ from poscli.bench.cases import (
     refuse_large_case,
     run_config,
 )
-from poscli.bench.session import case_values, model_values
+from poscli.bench.session import case_values, model_values, refuse_unknown_engines
 from poscli.bench.settings import YARDSTICK, BenchSettings
 from poscli.bench.tables import BREAKDOWN_COLUMNS, ResultFile
 from poscli.bench.timing import SIZES, Conditions, Row, Sizes, TurnPace, time_in_turns
@@ -58,6 +58,7 @@ class Breakdown:
     ) -> None:
         if device.type != "cpu":
             raise UsageError(f"--profile measures on the CPU, and the device is {device}; give --device cpu")
+        refuse_unknown_engines(settings.engines)
         names = settings.encodings or (YARDSTICK,)
         self.configs = [run_config(settings, name, device) for name in dict.fromkeys(names)]
         self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)

@@ -121,8 +121,8 @@ class TimeEstimate:
         self.limit, self.last_seconds, self.last_case = limit, 0.0, BenchCase("", 1, 1)
 
     def note(self, case: BenchCase, seconds: float) -> None:
-        """Remember the time of a case, if it is an evaluation."""
-        if case.what == "eval":
+        """Remember the time of a case, if it is an evaluation that was made."""
+        if case.what == "eval" and seconds == seconds:
             self.last_seconds, self.last_case = seconds, case
 
     def check(self, case: BenchCase) -> None:

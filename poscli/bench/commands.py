@@ -45,6 +45,8 @@ def bench(
 
     where = prepared(out_, threads, device)
     if settings.profile:
+        if resume:
+            raise UsageError("--profile measures everything anew: leave out --resume")
         breakdown = Breakdown(settings, where, out_)
         breakdown.run()
         parts = breakdown.file.table()

@@ -5,6 +5,7 @@ A case that cannot run becomes a row with the reason, and the other cases go on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -28,7 +29,7 @@ from poscli.bench.cases import (
 )
 from poscli.bench.limits import MachineLimit, fastest_product, machine_limits
 from poscli.bench.settings import AUTO, YARDSTICK, BenchSettings
-from poscli.bench.tables import COLUMNS, KEYS, ResultFile
+from poscli.bench.tables import COLUMNS, KEYS, VERSIONS, ResultFile
 from poscli.bench.timing import SIZES, Conditions, Row, Sizes, Timing, Work, ratio
 from poscli.bench.workloads import TrainingStep, untrained_model, work_of
 from poscli.config.run import RunConfig
@@ -118,6 +119,13 @@ class Yardstick:
         return [work_of(self.model, self.config, case, self.conditions.device)]
 
 
+def refuse_unknown_engines(engines: Sequence[str]) -> None:
+    """UsageError for a name that is no engine's."""
+    for engine in engines:
+        if engine not in (AUTO, *ENGINES):
+            raise UsageError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
+
+
 class Bench:
     """A bench in a folder: its settings, its models and its result files."""
 
@@ -130,9 +138,7 @@ class Bench:
         resume: bool = False,
         sizes: Sizes | None = None,
     ) -> None:
-        for engine in settings.engines:
-            if engine not in (AUTO, *ENGINES):
-                raise UsageError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
+        refuse_unknown_engines(settings.engines)
         self.settings, self.configs = settings, run_configs(settings, device)
         self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
         self.yardstick = Yardstick(run_config(settings, YARDSTICK, device), self.conditions)
@@ -154,14 +160,19 @@ class Bench:
         return self.files[1]
 
     def own(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table with this machine and the model shape of this bench; --resume may keep others, too."""
+        """The rows of a table with this machine, model shape and batch of this bench; --resume may keep others, too."""
         config = self.yardstick.config
         shape = {"dtype": config.precision, "train_length": config.length, **config.model.model_dump()}
-        return self.here(_with(table, shape))
+        return self.here(_with(table[(table["what"] != "train") | (table["batch"] == config.batch)], shape))
 
     def here(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table that this machine measured: times of other machines cannot be compared with them."""
-        return _with(table, {name: self.conditions.where[name] for name in ("device", "machine", "cores", "threads")})
+        """The rows of a table that this machine measured: times of other machines cannot be compared with them.
+
+        Of a case that was measured by several versions of poscli or torch, the last row.
+        """
+        case = [name for name in table.columns if name not in VERSIONS and any(name in key for key in KEYS.values())]
+        last = table.drop_duplicates(case, keep="last")
+        return _with(last, {name: self.conditions.where[name] for name in ("device", "machine", "cores", "threads")})
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
@@ -199,7 +210,7 @@ class Bench:
 
         for limit in machine_limits(self.yardstick.config, self.conditions):
             row = limit.columns | self.conditions.where
-            if not self.limits.has(row):
+            if not self.limits.find(row):
                 self.limits.add(row | outcome(partial(measured, limit)))
 
     def _measure_encoding(self, name: str, config: RunConfig | str, engine: str, progress: Meter) -> None:
@@ -209,13 +220,14 @@ class Bench:
         if isinstance(config, str):
             config = self.yardstick.config.model_copy(update={"encoding": name})
         common = self.conditions.where | {"asked": engine}
-        wanted = [case for case in self.cases if not self.costs.has(case_values(config, case) | common)]
-        progress.advance(len(self.cases) - len(wanted))
-        model = None if all(reasons.values()) or not wanted else untrained_model(config, engine, device)
+        known = {case: self.costs.find(case_values(config, case) | common) for case in self.cases}
+        model = None if all(reasons.values()) or all(known.values()) else untrained_model(config, engine, device)
         estimate = TimeEstimate(self.settings.limit)
-        for case in wanted:
+        for case in self.cases:
             row = case_values(config, case) | common
-            if model is None or reasons[case.training]:
+            if before := known[case]:
+                estimate.note(case, before.get("seconds", math.nan))
+            elif model is None or reasons[case.training]:
                 self.costs.add(row | {"status": "unsupported", "message": reasons[case.training]})
             else:
                 row |= model_values(model, case)

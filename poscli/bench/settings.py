@@ -71,6 +71,11 @@ class BenchSettings(Request):
     @model_validator(mode="before")
     @classmethod
     def _quick(cls, values: dict[str, Any]) -> dict[str, Any]:
+        given = [f"--{name}" for name in ("what", "past", "limit") if name in values and values.get("profile")]
+        if given:
+            raise ValueError(
+                f"--profile breaks down one training step and one evaluation: leave out {' and '.join(given)}"
+            )
         return QUICK | values if values.get("quick") else values
 
     @field_validator("lengths", "past")

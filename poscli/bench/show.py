@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.bench.settings import AUTO, YARDSTICK
-from poscli.drawing.axes import LENGTH_AXIS, length_axis, log_ticks, name_axes
-from poscli.drawing.axes import draw_line as draw_line
+from poscli.drawing.axes import LENGTH_AXIS, draw_line, length_axis, log_ticks, name_axes
 from poscli.drawing.page import Bar, BarPage, End, Page, failure_rows
 from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
 from poscli.drawing.text import amount, listed, low_to_high, number

@@ -17,14 +17,17 @@ from poscli.runs.schema import frame, read_table, write_table
 
 Columns = dict[str, tuple[str, str]]  # name -> (pandas dtype, meaning)
 
+VERSIONS: Columns = {
+    "torch": ("str", "version of torch"),
+    "poscli": ("str", "version of poscli"),
+    "commit": ("str", "commit of the source tree, + if it was changed; empty for an installed package"),
+}
 WHERE: Columns = {
     "device": ("str", "cpu, or cuda: and the name of the GPU"),
     "machine": ("str", "name of the processor"),
     "cores": ("int64", "number of processors that the system reports"),
     "threads": ("int64", "number of threads that torch uses"),
-    "torch": ("str", "version of torch"),
-    "poscli": ("str", "version of poscli"),
-    "commit": ("str", "commit of the source tree, + if it was changed; empty for an installed package"),
+    **VERSIONS,
 }
 SHAPE: Columns = {
     "train_length": ("int64", "tokens in a training window, L; the encoding is built for it"),
@@ -138,9 +141,9 @@ class ResultFile:
         self.rows.append(row)
         write_table(self.path, self.table())
 
-    def has(self, row: Row) -> bool:
-        """Whether the file has a row with equal key columns; other columns of `row` are ignored."""
-        return any(all(known[name] == row[name] for name in self.key) for known in self.rows)
+    def find(self, row: Row) -> Row | None:
+        """The row of the file with equal key columns, or None; other columns of `row` are ignored."""
+        return next((known for known in self.rows if all(known[name] == row[name] for name in self.key)), None)
 
     def known_columns(self, row: Row) -> Row:
         """The part of a row whose columns this file has."""

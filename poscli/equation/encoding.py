@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
+from torch import nn
 
 from poscli.equation.blanks import BLANKS, TIERS, Blanks
 from poscli.equation.operands import Positions, columns_of, raster
+from poscli.system.errors import UsageError
 from poscli.system.notebook import html_table
 
 
@@ -222,3 +224,18 @@ class Encoding(Blanks):
         names = ", ".join(f"{name} {list(p.shape)}" for name, p in learned.items())
         blanks = ", ".join(sorted(self.blanks)) or "no blank"
         return blanks, f"{count:,} parameters: {names}" if learned else "no parameters"
+
+
+def begin_step(module: nn.Module, progress: float, draw: torch.Generator) -> None:
+    """Prepare every encoding in a module for a training step, those of compositions among them, each once.
+
+    `progress` is the share of the steps that are done, from 0 to below 1; random positions are taken from `draw`.
+    UsageError for any other share.
+    """
+    if not 0 <= progress < 1:
+        raise UsageError(
+            f"progress = {progress:g}: must be at least 0 and below 1; give the steps done before, divided by all steps"
+        )
+    for each in module.modules():
+        if isinstance(each, Encoding):
+            each.begin_step(progress, draw)

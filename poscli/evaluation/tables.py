@@ -54,7 +54,7 @@ def eval_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Row]:
             **made.where,
             "protocol": protocol,
             "variant": variant,
-            "stride": plan.protocols[protocol].piece(setup.settings, length),
+            "stride": plan.protocols[protocol].piece(setup.settings, plan.measurement(length, variant).window),
         }
         if made.losses is None:
             yield row | {"tokens": 0, "bytes": 0, "documents": 0}

@@ -101,7 +101,8 @@ class LayerCache:
         past = 0 if self.k_BHSD is None else self.k_BHSD.shape[2]
         whole, v, features = self.extend(k, v, features)
         whole, v = (x.repeat_interleave(shared, dim=1) if shared > 1 else x for x in (whole, v))
-        if self.k_BHSD is None or torch.is_grad_enabled():  # nothing is kept, or nothing may be
+        if torch.is_grad_enabled():  # nothing may be kept, and what was lacks these tokens
+            self.turned_BHSD = None
             return attend(engine, encoding, q, whole, v, positions, features)
         turned = None
         if encoding.keys_are_steady and "key" in encoding.blanks:

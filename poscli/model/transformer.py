@@ -22,6 +22,8 @@ from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.config.run import ModelConfig
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
+from poscli.equation.blanks import BLANKS
+from poscli.equation.encoding import begin_step
 from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.loss import vocabulary_loss
 from poscli.native import library
@@ -278,12 +280,14 @@ class Model(nn.Module):
     def _reads(self, tokens: int, last: int) -> list[tuple[int, int]]:
         """How many of the last tokens each layer reads, and of how many it puts out, to compute the `last` of `tokens`.
 
-        A layer whose queries see only the last keys reads no more than these, and what is mixed into them.
+        A layer whose queries see only the last keys reads no more than these, and what is mixed into them. One with
+        angles of its own, or with a blank that is shown the whole call, reads everything: these may look at any token.
         """
         reads = []
         for encoding in reversed(self.encodings):
             read = tokens
-            if encoding.reach is not None and not encoding.sinks and encoding.axes == 1:
+            whole = any(blank == "phase" or BLANKS[blank].takes_any("x") for blank in encoding.blanks)
+            if encoding.reach is not None and not encoding.sinks and encoding.axes == 1 and not whole:
                 mixed = encoding.mixed_tokens - 1 + (self.config.shifted > 0)
                 read = min(tokens, last + encoding.reach - 1 + mixed)
             reads.append((read, last))
@@ -332,9 +336,7 @@ class Model(nn.Module):
 
     def begin_step(self, progress: float, draw: torch.Generator) -> None:
         """Prepare every encoding for a training step; `progress` is the share of the steps that are done."""
-        for module in self.modules():
-            if isinstance(module, Encoding):
-                module.begin_step(progress, draw)
+        begin_step(self, progress, draw)
 
     def use_engine(self, engine: str | Engine) -> None:
         """Run every layer on an engine, given itself or by its name; UsageError if it cannot run an encoding."""

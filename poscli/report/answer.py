@@ -129,11 +129,7 @@ class Answers:
         first, words, seeds = rivals[0], None, 0
         if pairs is not None and len(self.names) > 1:
             gated = set(self.summary.loc[self.summary["verdict"] == UNDERTRAINED, "encoding"])
-            against = {
-                name: each
-                for (name, length), each in pairs.against(first).items()
-                if length == self.last and name not in gated
-            }
+            against = {name: each for name, each in pairs.of_the_best(first, self.last).items() if name not in gated}
             words = {name: each.word for name, each in against.items()}
             counts = [each.seeds for each in against.values() if each.word == WORSE]
             seeds = min(counts or [each.seeds for each in against.values() if each.word != NOT_COMPARED], default=0)

@@ -13,6 +13,7 @@ from poscli.report.collect import Trained
 from poscli.report.origin import items_of, machines
 from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, ratio_name
 from poscli.report.verdicts import NOT_TRAINED, is_failure
+from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
 
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
@@ -57,8 +58,9 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
     windows = scored.groupby(["tokenizer", "length"] if "tokenizer" in scored else "length")[
         ["tokens", "bytes"]
     ].nunique()
-    if main.groupby("length")["stride"].nunique().max() > 1:
-        strides = low_to_high(set(main["stride"]))
+    own = main[main["variant"] == FULL]
+    if own.groupby("length")["stride"].nunique().max() > 1:
+        strides = low_to_high(set(own["stride"]))
         notes.append(
             f"Runs were evaluated with strides of {strides}: evaluate them again with one --stride to compare."
         )

@@ -74,6 +74,17 @@ class AllPairs:
         keys = [(name, length) for name in self.names for length in self.lengths]
         return {key: each for key, each in zip(keys, every, strict=True) if key[0] != base}
 
+    def of_the_best(self, best: str, length: int) -> dict[str, Comparison]:
+        """Every other encoding compared with one at a length, where the results have chosen that one.
+
+        The chosen one was lucky, too, so that the correction counts all pairs of encodings at this length.
+        """
+        n, of_length = self.names.index(best), self.comparisons[self.lengths.index(length) :: len(self.lengths)]
+        pairs = [(i, j) for i in range(len(self.names)) for j in range(i)]
+        family = [each.reversed() if i == n else each for (i, _), each in zip(pairs, of_length, strict=True)]
+        found = zip(pairs, judged(family, more_is_better=self.more_is_better), strict=True)
+        return {self.names[j if i == n else i]: each for (i, j), each in found if n in (i, j)}
+
 
 def wrong_answers(answers: pd.DataFrame, protocol: str) -> LossTable:
     """The answers as a table of losses, so that whatever compares losses in bits per byte can compare answers.

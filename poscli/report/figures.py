@@ -55,9 +55,10 @@ def page_of(figure: Figure, styles: Styles) -> Page:
         note += _gains(axes, figure, styles)
     elif figure.name == "recall":
         _draw(axes, figure.lines, styles)
+        _bands(axes, figure.lines, styles)
         length_axis(axes, right, train_length)
-        high = max(*_values(figure.lines), MIN_GAIN_AXIS_BPB)
-        scale = signed_axis(axes, min(*_values(figure.lines), -high / 2), high)
+        high = max(*_values(figure.lines, "high"), MIN_GAIN_AXIS_BPB)
+        scale = signed_axis(axes, min(*_values(figure.lines, "low"), -high / 2), high)
         name_axes(axes, figure.x, f"{figure.y}{scale}")
         mark_training(axes, train_length, at=0)
         remark(axes, (axes.get_xlim()[0], 1), (4, -11), "above zero: the token is recalled from beyond the cut")

@@ -9,6 +9,7 @@ import pandas as pd
 from poscli.data import loss_unit
 from poscli.drawing.text import distinct, listed, low_to_high
 from poscli.report.pooling import scored_tokens, windows_in_bytes
+from poscli.runs.schema import FULL
 
 UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
 OF_EPISODES = "answer"  # the protocol
@@ -105,7 +106,11 @@ def items_of(rows: pd.DataFrame) -> str:
 
 
 def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of which the last `stride` tokens of each window are scored; of episodes, only the answers are."""
+    """The rows of which the last `stride` tokens of each window are scored; of episodes, only the answers are.
+
+    Baselines read shorter windows and score fewer tokens of each: they are left out.
+    """
+    rows = rows[rows["variant"] == FULL]
     return rows[(rows["stride"] > 0) & (rows["stride"] < rows["length"]) & (rows["protocol"] != OF_EPISODES)]
 
 

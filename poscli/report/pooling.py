@@ -21,7 +21,7 @@ from poscli.report.verdicts import only_guesses
 from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
 from poscli.statistics import FEWEST_SEEDS
 from poscli.statistics.comparison import LN2, LossTable
-from poscli.statistics.intervals import two_level_interval
+from poscli.statistics.intervals import Case, many_differences
 from poscli.system.errors import PoscliError, UsageError
 
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
@@ -259,25 +259,26 @@ def points_of(
 def with_intervals(rows: pd.DataFrame, units: LossTable) -> pd.DataFrame:
     """Rows of eval.csv with SEED_COLUMNS: intervals over the seeds and documents of each encoding, in nats per token.
 
-    They stand on the rows of every encoding with FEWEST_SEEDS runs that have a loss, for the loss under the protocol
-    that reports quote, and for the gain under the protocol of the gain; elsewhere they are NaN. On rows of several
-    tokenizers, which `per_byte` has converted, they are per byte and stand on all rows that have a loss: the intervals
-    of eval.csv are over tokens, and documents differ in how many bytes a token has.
+    They stand on the rows of every encoding with FEWEST_SEEDS runs that have a loss, under every protocol; elsewhere
+    they are NaN. On rows of several tokenizers, which `per_byte` has converted, they are per byte and stand on all rows
+    that have a loss: the intervals of eval.csv are over tokens, and documents differ in how many bytes a token has.
     """
-    quoted, by_bytes = headline(rows), is_per_byte(rows)
-    made = {column: pd.Series(math.nan, index=rows.index) for column in SEED_COLUMNS}
-    for protocol, column in ((quoted.perplexity, "nll"), (quoted.gain, "gain")):
+    by_bytes, groups, cases = is_per_byte(rows), [], dict[str, list[Case | None]](nll=[], gain=[])
+    for protocol in rows["protocol"].unique():
         for (_, length), group in of_model(rows, protocol).groupby(["encoding", "length"]):
             runs = list(group["run_id"].unique())
             if len(runs) < (1 if by_bytes else FEWEST_SEEDS):
                 continue
+            groups.append(group.index)
             at = (runs, protocol, int(length), FULL)
-            losses = units.losses(*at) if column == "nll" else units.gains(*at, PAIRED)
-            if losses is None or len(losses.units) < 2:
-                continue
-            interval = two_level_interval(losses.nats, losses.bytes if by_bytes else losses.tokens)
-            made[f"seeds_{column}_low"][group.index] = interval.low
-            made[f"seeds_{column}_high"][group.index] = interval.high
+            for column, losses in (("nll", units.losses(*at)), ("gain", units.gains(*at, PAIRED))):
+                counts = None if losses is None else losses.bytes if by_bytes else losses.tokens
+                cases[column].append(None if losses is None or counts is None else (losses.nats, counts))
+    made = {name: pd.Series(math.nan, rows.index) for name in SEED_COLUMNS}
+    for column, each in cases.items():
+        for index, (_, low, high, _) in zip(groups, many_differences(each, test=False), strict=True):
+            made[f"seeds_{column}_low"][index] = low
+            made[f"seeds_{column}_high"][index] = high
     return rows.assign(**made)
 
 

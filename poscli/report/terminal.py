@@ -27,7 +27,8 @@ from poscli.report.table import (
     summary_columns,
     verdict_sentences,
 )
-from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
+from poscli.runs.results import Tables
+from poscli.runs.schema import FULL
 from poscli.specs import with_layouts
 from poscli.statistics.comparison import BETTER, LN2, WORSE
 from poscli.system.text import printable_line
@@ -70,18 +71,20 @@ def print_report(report: Report, console: Console) -> None:
         console.print()
 
 
-def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool) -> None:
-    """Print new rows of `eval.csv`: a line per length, or, if `summed`, a line per encoding with its verdict."""
-    if not summed:
-        tables = [rows.assign(encoding=rows["encoding"].map(with_layouts)) for rows in tables]
-        console.print(lengths_table(tables))
-        guessing = [(name, verdicts.NOT_TRAINED, reason) for rows in tables for name, reason in untrained(rows).items()]
-        for name, word, reason in folded(guessing):
-            console.print(Text(printable_line(f"{name}: {word}: {reason}"), style=COLORS[word]))
-        return
-    for group in split(pd.concat(tables, ignore_index=True), frame([], POSITION_COLUMNS)):
+def show_fresh(tables: Sequence[pd.DataFrame], console: Console) -> None:
+    """Print new rows of `eval.csv`, one table per run: a line per run and length."""
+    tables = [rows.assign(encoding=rows["encoding"].map(with_layouts)) for rows in tables]
+    console.print(lengths_table(tables))
+    guessing = [(name, verdicts.NOT_TRAINED, reason) for rows in tables for name, reason in untrained(rows).items()]
+    for name, word, reason in folded(guessing):
+        console.print(Text(printable_line(f"{name}: {word}: {reason}"), style=COLORS[word]))
+
+
+def show_verdicts(tables: Tables, console: Console) -> None:
+    """Print a line per encoding of these evaluations, with the verdict that the report will have."""
+    for group in split(tables.rows, tables.positions, tables.details):
         console.print(Text(group.title, style="bold"))
-        console.print(_fitting(summarize(group.rows), console)[1])
+        console.print(_fitting(summarize(group.rows, units=group.units), console)[1])
 
 
 def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence[str] = ()) -> Table:

@@ -36,8 +36,8 @@ UNDERTRAINED_RATIO, PUBLISHED_RATIO = 1.25, 1.19
 SOLVED_SHARE = 0.9  # of the answers, from which a task counts as solved at a length
 SOLVED_TEXT = f"{100 * SOLVED_SHARE:.0f} %"
 MEANING = {
-    USES_CONTEXT: "better than the same model with its context cut to L, over seeds and documents: it reads beyond L "
-    "and gains from it",
+    USES_CONTEXT: f"better than the same model with its context cut to L by {GAIN_BPB} bits per byte or more, and "
+    "surely better, over seeds and documents: it reads beyond L and gains from it",
     MAY_USE_CONTEXT: f"better than with its context cut to L on these documents, with fewer than {FEWEST_SEEDS} seeds: "
     "other seeds may not be",
     HOLDS: f"the longer context costs less than {HARM_BPB} bits per byte, if anything, compared with the same model "

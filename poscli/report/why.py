@@ -17,9 +17,23 @@ from poscli.report.verdicts import HARM_BPB
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2
 from poscli.statistics.intervals import interval_of_seeds
-from poscli.why.attribution import CAUSES, FIRST, SMALLEST_HARM, open_changes, remedies, what_breaks
+from poscli.why.attribution import CAUSES, FIRST, SMALLEST_HARM, is_harmed, open_changes, remedies, what_breaks
 from poscli.why.attribution import FULL as WHOLE
 from poscli.why.context_use import FALL, GROWTH, KEY, OTHER, TOLERANCE
+
+# What the changes of an attribution are.
+MEANT = (
+    "position (offset): those L tokens at the positions that they have in the long window",
+    "distance (gap): those L tokens with only the second half at those positions: the first half is far away, "
+    "and neighbours are not",
+    "number of keys (crowd): all tokens, with no distance seen as more than in training",
+    f"loss of the first tokens (sinkless): those L tokens, the first {FIRST} hidden from the second half",
+    "open: gap also changes positions, and crowd hides first tokens behind a window; where that alone explains "
+    "the harm, they tell something about their own cause only by what they add; nor does a change explain the "
+    "harm that does more than twice as much",
+    "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
+    "change, the loss is computed all the same and checked",
+)
 
 
 def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary: pd.DataFrame) -> Analysis | None:
@@ -53,9 +67,11 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
     titles = {WHOLE: f"harm at {ratio}"} | {change: f"{CAUSES[change]} ({change})" for change in changes_shown(table)}
     columns = [words("encoding", changes)]
     columns += [Column(title, tuple(cell(rows, key) for rows in changes.values())) for key, title in titles.items()]
-    harmed = [name for name in changes if full[name]["harm"] >= SMALLEST_HARM]
+    harmed = [name for name in changes if is_harmed(full[name])]
     spared = [name for name in changes if full[name]["harm"] < SMALLEST_HARM]
-    effects = [f"harms {listed(harmed, 10)}"] * bool(harmed) + [f"does not harm {listed(spared, 10)}"] * bool(spared)
+    unsure = [name for name in changes if name not in harmed and full[name]["harm"] >= SMALLEST_HARM]
+    told = {"harms": harmed, "does not harm": spared, "is not shown to harm": unsure}
+    effects = [f"{effect} {listed(names, 10)}" for effect, names in told.items() if names]
     # What breaks them, the same for each group of encodings, and what usually mends that.
     groups: dict[str, list[str]] = {}
     for name in harmed:
@@ -76,16 +92,7 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         (
             f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions; in "
             "brackets the share of it that each change alone explains, with its 95 % interval over documents and seeds",
-            "position (offset): those L tokens at the positions that they have in the long window",
-            "distance (gap): those L tokens with only the second half at those positions: the first half is far away, "
-            "and neighbours are not",
-            "number of keys (crowd): all tokens, with no distance seen as more than in training",
-            f"loss of the first tokens (sinkless): those L tokens, the first {FIRST} hidden from the second half",
-            "open: gap also changes positions, and crowd hides first tokens behind a window; where that alone explains "
-            "the harm, they tell something about their own cause only by what they add; nor does a change explain the "
-            "harm that does more than twice as much",
-            "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
-            "change, the loss is computed all the same and checked",
+            *MEANT,
         ),
         tuple(points),
     )
@@ -107,7 +114,17 @@ def _over_seeds(part: pd.DataFrame) -> dict[str, dict]:
         share = harm / broken if broken >= SMALLEST_HARM else math.nan
         of_seeds = part.loc[part["change"] == row["change"], ["share", "share_low", "share_high"]].to_numpy(float)
         _, low, high = interval_of_seeds(*of_seeds.T)
-        rows[row["change"]] = row | {"nll": nll, "harm": harm, "share": share, "share_low": low, "share_high": high}
+        of_harm = part.loc[part["change"] == row["change"], ["harm", "harm_low", "harm_high"]].to_numpy(float)
+        _, harm_low, harm_high = interval_of_seeds(*of_harm.T)
+        rows[row["change"]] = row | {
+            "nll": nll,
+            "harm": harm,
+            "harm_low": harm_low,
+            "harm_high": harm_high,
+            "share": share,
+            "share_low": low,
+            "share_high": high,
+        }
     return rows
 
 

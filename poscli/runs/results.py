@@ -44,6 +44,7 @@ Rows = list[dict[str, Any]]
 TOKENIZER = "tokenizer"
 BLIND = "blind"
 # Columns that tables of earlier versions lack.
+LATER_DETAILS = ("harm_low", "harm_high")
 LATER = ADDED_COLUMNS | {name: EVAL_COLUMNS[name] for name in (TOKENIZER, BLIND)}
 
 
@@ -267,7 +268,9 @@ def _detail(run: Run, name: str) -> pd.DataFrame:
     made = run.files.has(EVALUATED if name in OF_EVALUATION else EXPLAINED)
     if not (made and run.files.was_written(file)):
         return frame([], DETAILS[name])
-    return parse_table(run.files.read(file), run.folder / file, DETAILS[name], cure=AGAIN)
+    needed = {column: each for column, each in DETAILS[name].items() if column not in LATER_DETAILS}
+    table = parse_table(run.files.read(file), run.folder / file, needed, DETAILS[name], cure=AGAIN)
+    return table.reindex(columns=list(DETAILS[name]))
 
 
 EPSILON = float(np.finfo(np.float64).eps)

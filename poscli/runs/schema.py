@@ -273,6 +273,8 @@ ATTRIBUTION_COLUMNS: Columns = {
     "reason": ("str", "cause of a status that is not ok, in one line"),
     "nll": ("float64", "mean negative log-likelihood of the scored tokens, nats per token"),
     "harm": ("float64", "nll minus that of the base, on identical tokens"),
+    "harm_low": ("float64", "lower end of the 95 % interval of the harm over documents; empty where that is unknown"),
+    "harm_high": ("float64", "upper end of that interval"),
     "share": ("float64", "harm divided by that of the full window; empty if that is below 0.01 nats"),
     "share_low": ("float64", "lower end of the 95 % interval of the share over documents; empty where that is unknown"),
     "share_high": ("float64", "upper end of that interval"),

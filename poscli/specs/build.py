@@ -81,7 +81,7 @@ def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
             f"more, as by --layers {needed}"
         )
     _refuse_huge(spec, shape)
-    with blamed():
+    with refusing_sizes(spec), blamed():
         layers = build(spec, shape, seed=0)
         for encoding in layers:
             if encoding.axes > axes:
@@ -143,17 +143,21 @@ def _refuse_wrong_shapes(layers: list[Encoding], shape: Shape) -> None:
 
 
 def _refuse_memory(layers: list[Encoding]) -> None:
-    """Refuse encodings whose output is not a function of distances: every segment starts at position 0 again."""
+    """Refuse encodings whose output for a segment with its memory is another than that for the whole text."""
     for encoding in layers:
+        instead = "a relative one"
         if encoding.axes == 2:
             why = "a grid does not go on from segment to segment"
+        elif "mix" in encoding.blanks:
+            why = "it mixes a token with those before it, and the first one remembered has lost these"
+            instead = "one that mixes nothing"
         elif not encoding.relative or encoding.sinks:
             why = "it depends on where in a text a token is, and every segment starts at 0 again"
         elif encoding.rescales:
             why = "it depends on the total length, and a segment does not know it"
         else:
             continue
-        raise UsageError(f"{encoding.name} cannot be trained with a memory: {why}; use a relative one, or --memory 0")
+        raise UsageError(f"{encoding.name} cannot be trained with a memory: {why}; use {instead}, or --memory 0")
 
 
 @contextmanager

@@ -58,15 +58,15 @@ class Comparison:
 def corrected(family: Sequence[Comparison], *, more_is_better: bool = False) -> tuple[list[float], list[str]]:
     """The p-values of comparisons after Holm's correction for their number, and the word for the first of each pair.
 
-    If even the smallest p-value that a comparison could have had is not significant, or is not after the correction,
-    nothing was tested: the word is then `TOO_FEW`, and not `WITHIN_NOISE`.
+    If a comparison would not be significant with the smallest p-value that it could have had, corrected for all that
+    are not significant, nothing was tested: the word is then `TOO_FEW`, and not `WITHIN_NOISE`.
     """
     lines = [
         (each.difference, each.p, smallest_p(each.seeds, each.documents) if each.seeds else 0.0) for each in family
     ]
     difference, p, least = np.array(lines, float).reshape(-1, 3).T
     p_holm = holm(p)
-    untested = (least > SIGNIFICANT) | (p <= least * (1 + 1e-9))
+    untested = least * np.sum(~(p_holm <= SIGNIFICANT) & ~np.isnan(p)) > SIGNIFICANT
     better = difference > 0 if more_is_better else difference < 0
     words = np.select(
         [np.isnan(p_holm), p_holm <= SIGNIFICANT, untested],

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
 from poscli.statistics import FEWEST_DOCUMENTS, FEWEST_SEEDS, UPPER
-from poscli.statistics.crossed import FLIPS, CrossedMeans
+from poscli.statistics.crossed import CrossedMeans, sign_patterns
 
 # The search for an end of Fieller's interval: how far from the ratio, in widths of the interval of the numerator, and
 # by how many values in how many rounds, which leave 1/4000 of that distance open.
@@ -189,15 +190,18 @@ def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> tuple[floa
     return ratio, ends[0], ends[1]
 
 
+@cache  # every comparison of a report asks
 def smallest_p(seeds: int, documents: int) -> float:
-    """The smallest p-value that `permutation_test` can give: if all documents agree, only two flips are as extreme.
+    """The smallest p-value that `permutation_test` can give: if all documents agree, only flips of all are as extreme.
 
-    >>> smallest_p(1, 5), smallest_p(3, 5), smallest_p(1, 40)
-    (0.0625, 0.0, 0.0001)
+    Two patterns of signs flip all documents alike. Where patterns are drawn at random, these may be drawn repeatedly.
+
+    >>> smallest_p(1, 5), smallest_p(3, 5), smallest_p(1, 14), smallest_p(1, 40)
+    (0.0625, 0.0, 0.0002, 0.0001)
     """
     if seeds >= FEWEST_SEEDS:
         return 0.0
-    return 2.0 ** (1 - documents) if 2**documents <= FLIPS else 1 / FLIPS
+    return float(np.mean(np.abs(sign_patterns(documents, 0).sum(axis=1)) == documents))
 
 
 def unseen_share(documents: int) -> float:

@@ -23,7 +23,7 @@ that does change is a fault of the encoding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -40,7 +40,7 @@ from poscli.equation.reference import relative_values, scores, weights
 from poscli.equation.shapes import BlankInputs
 from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
-from poscli.statistics.intervals import ratio_of_means
+from poscli.statistics.intervals import ratio_interval, ratio_of_means
 from poscli.system.memory import is_out_of_memory
 from poscli.verify.noise import rounding
 from poscli.why.crowd import crowd_engine, refuses
@@ -91,6 +91,12 @@ def rows(outcomes: dict[str, ChangeOutcome], sample: Sample) -> list[dict[str, A
             numbers = ratio_of_means(by_document(change), by_document(FULL), np.bincount(documents).astype(float))
         return dict(zip(("share", "share_low", "share_high"), numbers, strict=True))
 
+    def ends_of_harm(change: str) -> dict[str, float]:
+        ends = (math.nan, math.nan)
+        if not math.isnan(nll[change]) and not math.isnan(nll[BASE]):
+            ends = ratio_interval(by_document(change)[0], np.bincount(documents).astype(float))
+        return dict(zip(("harm_low", "harm_high"), ends, strict=True))
+
     return [
         {
             "change": change,
@@ -100,6 +106,7 @@ def rows(outcomes: dict[str, ChangeOutcome], sample: Sample) -> list[dict[str, A
             "reason": outcome.reason,
             "nll": nll[change],
             "harm": nll[change] - nll[BASE],
+            **ends_of_harm(change),
             **share(change),
         }
         for change, outcome in outcomes.items()
@@ -308,11 +315,18 @@ def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False)
         return f"{'were' if many else 'was'} not measured{at}: {full['reason']}"
     if not full["harm"] >= SMALLEST_HARM:
         return f"{'do' if many else 'does'} not break{at}"
+    if not is_harmed(full):
+        return f"{'are' if many else 'is'} not shown to break{at}"
     broken, harmed = ("break", "are harmed") if many else ("breaks", "is harmed")
     verb = broken if full["harm"] >= BROKEN else harmed
     untold = [CAUSES[change] for change in open_changes(rows)]
     parts = f"; the part{'s' * (len(untold) > 1)} of {_join(untold, 'and')} {'are' if len(untold) > 1 else 'is'} open"
     return f"{verb}{at}{_by(causes(rows), bool(untold))}" + parts * bool(untold)
+
+
+def is_harmed(full: Mapping[str, Any]) -> bool:
+    """Whether the long window does a harm that counts and is no chance, from its row; unknown ends decide nothing."""
+    return bool(full["harm"] >= SMALLEST_HARM and not full["harm_low"] <= 0)
 
 
 def open_changes(rows: list[dict[str, Any]]) -> list[str]:

@@ -8,14 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cli_runner import ROOT, cli, document
 from fake_results import BEHAVIOUR, results
 from lines import sections
 from markdown_blocks import blocks
+from toys import draw, perturbed
 
 from poscli import api
+from poscli.encodings import missing, names
 from poscli.system import plugins
 
 SIZES = {"width": 32, "heads": 4, "length": 16}
@@ -137,8 +140,20 @@ def test_embeddings_take_the_position_after_the_past() -> None:
         (lambda: attend("alibi", (1, 4, 17, 8), (1, 4, 16, 8)), "a key for every query"),
         (lambda: attend("alibi", (1, 4, 16, 8), dtype=torch.double), "q, k and v are torch.float32 on cpu and torch."),
         (lambda: attend("alibi", (1, 4, 16, 8), of=torch.long), "q, k and v are torch.int64 on cpu; give floating"),
-        (lambda: attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 15, 32)), "the shape [1, 16, 32] and the dtype"),
-        (lambda: attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 16, 32).double()), "the dtype torch.float32"),
+        (lambda: attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 15, 32)), "the shape [1, 16, 32], in floating"),
+        (lambda: attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 16, 32).long()), "in floating point on cpu"),
+        (lambda: attend("alibi", (1, 4, 0, 8), (1, 4, 16, 8)), "q has the shape [1, 4, 0, 8], without a token; give"),
+        (lambda: attend("alibi", (1, 4, 0, 8)), "q has the shape [1, 4, 0, 8], without a token; give at least one"),
+        (lambda: attend("alibi", (1, 4, 16, 8), on="meta"), "q, k and v are on meta; give them on cpu or cuda"),
+        (lambda: attend("rope-2d", (1, 4, 1, 8), (1, 4, 6, 8)), "not all tokens of the grid; give its columns"),
+        (lambda: embed((1, 1, 32), (1, 1), past=5, spec="learned-2d"), "not all tokens of the grid; give its columns"),
+        (lambda: embed((1, 0, 32), (1, 0)), "x has the shape [1, 0, 32], without a token; give at least one"),
+        (lambda: api.mix(torch.zeros(1, 16, 31), api.encoding("smear", **SIZES)), "the shape [1, 16, 31]; smear was"),
+        (lambda: api.mix(torch.zeros(1, 16, 32).long(), api.encoding("smear", **SIZES)), "x is torch.int64 with the"),
+        (lambda: begin_step(1), "progress = 1: must be at least 0 and below 1; give the steps done before, divided by"),
+        (lambda: begin_step(float("nan")), "progress = nan: must be at least 0 and below 1"),
+        (lambda: api.encoding("rope+randomized(max=1000000000000)", **SIZES), "has tensors larger than any memory"),
+        (lambda: api.verify("rope+randomized(max=1000000000000)"), "has tensors larger than any memory; lower its opt"),
         (lambda: embed((16, 32), (16,)), "x and ids have the shapes [16, 32] and [16]; rope was built for [batch, tok"),
         (lambda: embed((1, 16, 32), (1, 15)), "x and ids have the shapes [1, 16, 32] and [1, 15]"),
         (lambda: embed((1, 16, 31), (1, 16)), "x and ids have the shapes [1, 16, 31] and [1, 16]"),
@@ -178,15 +193,96 @@ def attend(
     keys: tuple[int, ...] | None = None,
     of: Any = None,
     dtype: Any = None,
+    on: str = "cpu",
     **options: Any,
 ) -> torch.Tensor:
-    k = torch.zeros(keys or queries, dtype=dtype or of)
-    return api.attention(torch.zeros(queries, dtype=of), k, k, api.encoding(spec, **SIZES), **options)
+    k = torch.zeros(keys or queries, dtype=dtype or of, device=on)
+    return api.attention(torch.zeros(queries, dtype=of, device=on), k, k, api.encoding(spec, **SIZES), **options)
 
 
-def embed(x: tuple[int, ...], of: tuple[int, ...], dtype: Any = None, ids: Any = torch.long, past: int = 0) -> Any:
-    rope = api.encoding("rope", **SIZES)
-    return api.embed(torch.zeros(x, dtype=dtype), torch.zeros(of, dtype=ids), rope, past=past)
+def embed(
+    x: tuple[int, ...],
+    of: tuple[int, ...],
+    dtype: Any = None,
+    ids: Any = torch.long,
+    past: int = 0,
+    spec: str = "rope",
+) -> Any:
+    return api.embed(torch.zeros(x, dtype=dtype), torch.zeros(of, dtype=ids), api.encoding(spec, **SIZES), past=past)
+
+
+def begin_step(progress: float) -> None:
+    api.begin_step(api.encoding("randomized-yarn", **SIZES), progress, torch.Generator())
+
+
+@torch.no_grad()
+def test_every_parameter_of_every_encoding_acts_in_a_model_of_ones_own(
+    documented: tuple[dict[str, Any], Path],
+) -> None:
+    ids = torch.randint(256, (1, 16), generator=torch.Generator().manual_seed(0))
+    for spec in (*(name for name in names() if not missing(name)), "rope+smear"):
+        decoder = perturbed(documented[0]["Decoder"](spec, **SIZES, layers=1))
+        for name, p in decoder.attention[0].encoding.named_parameters():
+            before = decoder(ids)
+            p.add_(0.1 * draw(*p.shape))
+            assert not torch.equal(decoder(ids), before), f"{name} of {spec}"
+
+
+@torch.no_grad()
+def test_autocast_rounds_the_projections_and_not_what_an_encoding_adds(
+    documented: tuple[dict[str, Any], Path],
+) -> None:
+    """Whatever reads the input of the layer, which its norm leaves in float32 beside q, k and v in bfloat16."""
+    ids = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+    q, k, v, x = *(draw(1, 4, 16, 8, seed=n) for n in range(3)), draw(1, 16, 32, seed=3)
+    for spec in (name for name in names() if not missing(name)):
+        decoder = documented[0]["Decoder"](spec, **SIZES)
+        if "features" in (encoding := perturbed(decoder.attention[0].encoding)).blanks:
+            exact, whole = decoder(ids), api.attention(q, k, v, encoding, x_BSW=x)
+            with torch.autocast("cpu", torch.bfloat16):
+                assert torch.equal(api.attention(q, k, v, encoding, x_BSW=x), whole), spec
+                rounded = decoder(ids)
+            assert float((rounded - exact).norm() / exact.norm()) < 2**-5, spec
+
+
+def test_every_step_draws_positions_for_the_parts_of_compositions(documented: tuple[dict[str, Any], Path]) -> None:
+    decoder, ids = documented[0]["Decoder"]("rope+randomized", **SIZES), torch.zeros(1, 16, dtype=torch.long)
+    ids[0, 1:] = torch.arange(15)
+    draws, drawn = torch.Generator().manual_seed(0), []
+    for step in range(2):
+        api.begin_step(decoder, step / 2, draws)
+        drawn.append(decoder(ids))
+    assert not torch.equal(*drawn)
+
+
+def test_tokens_are_mixed_with_those_before_that_are_given() -> None:
+    encoding, x = api.encoding("rope+smear(tokens=3)", **SIZES), draw(1, 16, 32)
+    torch.testing.assert_close(api.mix(x[:, 7:], encoding)[:, 2:], api.mix(x, encoding)[:, 9:])
+    assert torch.equal(api.mix(x, api.encoding("rope", **SIZES)), x)
+
+
+def test_cells_are_decoded_on_the_grid_whose_columns_are_given() -> None:
+    encoding, (q, k, v) = api.encoding("rope-2d", **SIZES), (draw(1, 4, 16, 8, seed=n) for n in range(3))
+    steps = [
+        api.attention(*(x[:, :, a:n] for x, a in ((q, n - 1), (k, 0), (v, 0))), encoding, columns=4)
+        for n in range(1, 17)
+    ]
+    torch.testing.assert_close(torch.cat(steps, dim=2), api.attention(q, k, v, encoding))
+
+
+def test_encodings_are_built_on_cpu_whatever_the_default_device() -> None:
+    with torch.device("meta"):
+        built = api.encoding("learned+fox", **SIZES)
+    assert {p.device.type for p in built.parameters()} == {"cpu"}
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    sizes = {name: np.int64(value) for name, value in SIZES.items()}
+    built = api.encoding("learned", **sizes, seed=np.uint8(3))
+    assert torch.equal(built.table, api.encoding("learned", **SIZES, seed=3).table)
+    assert {type(value) for value in (built.shape.width, built.shape.length)} == {int}
+    with pytest.raises(api.UsageError, match="--tokens 1 is less than one step of 1024 tokens"):
+        api.train("rope", batch=np.int64(4), length=np.int64(256), tokens=np.int64(1))
 
 
 def test_the_smallest_and_the_largest_sizes_are_taken() -> None:
@@ -347,6 +443,7 @@ def good_arguments() -> dict[str, Any]:
         "text": "text:nowhere",
         "model": "nowhere", "run": None, "q_BHTD": x, "k_BHSD": x, "v_BHSD": x, "x_BTW": torch.zeros(1, 16, 32),
         "ids_BT": torch.zeros(1, 16, dtype=torch.long), "x_BSW": torch.zeros(1, 16, 32),
+        "module": torch.nn.Linear(1, 1), "progress": 0.5, "draw": torch.Generator(),
     }  # fmt: skip
 
 
@@ -354,7 +451,7 @@ def good_arguments() -> dict[str, Any]:
 def test_junk_raises_only_the_promised_errors(function: Any) -> None:
     own = inspect.signature(inspect.unwrap(function)).parameters
     needed = {name: value for name, value in good_arguments().items() if name in own}
-    if function in (api.embed, api.attention):
+    if function in (api.embed, api.mix, api.attention):
         needed["encoding"] = api.encoding("fox", **SIZES)
     if function in (api.train, api.tune):
         needed["tokens"] = 1  # less than one step, so that nothing is trained

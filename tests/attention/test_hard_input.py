@@ -325,18 +325,27 @@ def test_strong_gates_cost_no_digits_however_long_the_text(spec: str) -> None:
             assert error <= 2.0 ** (-18 if name == "the output" else -17), f"{name} by {path}: {error:.1e}"
 
 
-@pytest.mark.parametrize("spec", ["fox", "cable", "cope(max_pos=300)", "kerple-log", "t5", "stick-breaking", "xpos"])
-def test_positions_are_not_rounded_to_the_bfloat16_of_queries_and_keys(spec: str) -> None:
-    """Rounding queries, keys, values and scores gives about as large an error under every encoding as under none."""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "spec", ["fox", "fox(start=0)", "cable", "cope(max_pos=300)", "kerple-log", "t5", "stick-breaking", "xpos"]
+)
+def test_positions_are_not_rounded_to_the_dtype_of_queries_and_keys(spec: str, dtype: torch.dtype) -> None:
+    """Rounding queries, keys, values and scores gives about as large an error under every encoding as under none.
 
-    @torch.no_grad()
-    def error(spec: str) -> float:
+    By every engine, with and without a gradient, and over blocks and tiles of 256 tokens.
+    """
+
+    def error(spec: str, engine: Engine) -> float:
         layer = Layer(103, spec, (1, 600, 600))
-        layer.x = {name: x.bfloat16().double() for name, x in layer.x.items()}
+        layer.x = {name: x.to(dtype).double() for name, x in layer.x.items()}
         exact = layer.attended(REFERENCE, torch.float64)
-        encoding, x = layer.encoding, {name: y.bfloat16() for name, y in layer.x.items()}
+        encoding, x = layer.encoding, {name: y.to(dtype) for name, y in layer.x.items()}
         features, at = encoding.features(x["x"].float()), encoding.locate(600, CPU)
-        rounded = attend(REFERENCE, encoding, x["q"], x["k"], x["v"], at, features)
-        return float((rounded - exact).square().mean().sqrt())
+        sizes = replace(DEFAULT_SIZES, tile_keys=256)
+        rounded = attend(engine, encoding, x["q"], x["k"], x["v"], at, features, sizes)
+        return float((rounded - exact).detach().square().mean().sqrt())
 
-    assert error(spec) <= 2 * error("none")
+    for gradient in (False, True):
+        with torch.set_grad_enabled(gradient):
+            for engine in engines_for(make(spec), Place(dtype=dtype, gradient=gradient)):
+                assert error(spec, engine) <= 2 * error("none", REFERENCE), engine.name

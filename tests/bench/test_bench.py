@@ -185,6 +185,38 @@ def test_every_registered_encoding_is_measured(tmp_path: Path) -> None:
     assert set(rows["status"]) <= {"ok", "oom", "unsupported", "skipped"}
 
 
+def test_a_resumed_bench_skips_what_its_earlier_rows_predict_to_be_long(tmp_path: Path) -> None:
+    given = {"what": ("eval",), "encodings": ("alibi",), "limit": 1e-9}
+    run(tmp_path, **given, lengths=(32,))
+    run(tmp_path, resume=True, **given, lengths=(32, 64))
+    assert list(read(tmp_path)["status"]) == ["ok", "skipped"]
+
+
+def test_a_picture_shows_one_measurement_of_each_encoding(tmp_path: Path) -> None:
+    """Steps of another batch, and the same step under an earlier commit, stay in the file and are not drawn."""
+    given = {"what": ("train",), "encodings": ("alibi",)}
+    run(tmp_path, **given, batch=2)
+    bench = run(tmp_path, resume=True, **given, batch=4)
+    table = bench.costs.table()
+    assert list(table["batch"]) == [2, 4]
+    earlier = table.assign(commit="earlier", seconds=0.0)
+    assert list(bench.own(pd.concat([earlier, table], ignore_index=True)).index) == [3]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("--engine", "nosuch"), "there is no engine 'nosuch'"),
+        (("--resume",), "leave out --resume"),
+        (("--what", "eval", "--limit", "3"), "leave out --what and --limit"),
+    ],
+)
+def test_a_profile_refuses_what_it_would_ignore(given: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    result = cli("bench", "--profile", "--enc", "none", *given, "--out", tmp_path)
+    assert (result.code, why in result.err) == (2, True), result.err
+    assert not list(tmp_path.iterdir())
+
+
 # ---- what a resumed bench measures again
 
 WHERE = {
@@ -204,11 +236,11 @@ def test_a_case_is_measured_again_where_anything_that_it_depends_on_differs(name
     first = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name], resume=False)
     first.add(case | {"status": "ok", "seconds": 1.0, "message": "by hand"})
     file = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name], resume=True)
-    assert file.has(case)
-    assert file.has(case | {"status": "failed", "seconds": 2.0, "message": "", "repeats": 7})
+    assert file.find(case)
+    assert file.find(case | {"status": "failed", "seconds": 2.0, "message": "", "repeats": 7})
     for column, value in case.items():
         other = value + 1 if isinstance(value, int) else f"{value}x"
-        assert not file.has(case | {column: other}), column
+        assert not file.find(case | {column: other}), column
 
 
 # ---- workloads

@@ -103,6 +103,16 @@ def test_copies_of_a_cache_go_on_by_themselves(spec: str) -> None:
     torch.testing.assert_close(torch.cat(found, dim=1), wanted[:, 9:], rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("spec", ["rope", "tupe(table=sinusoidal)"])
+def test_tokens_read_with_a_gradient_are_not_lost_to_those_after(spec: str) -> None:
+    trained, text, cache, found = perturbed(model(spec)), tokens(1, 12), Cache(), []
+    for n, gradient in enumerate([False, False, True, False, True, True, False, False, True, False, False, False]):
+        with torch.set_grad_enabled(gradient):
+            found.append(trained(text[:, n : n + 1], cache=cache).detach())
+    wanted = trained(text).detach()
+    torch.testing.assert_close(torch.cat(found, dim=1), wanted, rtol=0, atol=rounding(trained, text))
+
+
 @pytest.mark.parametrize("modes", [(torch.inference_mode,), (torch.no_grad,), (torch.inference_mode, torch.no_grad)])
 def test_a_cache_grows_without_being_copied_each_time(modes: tuple[Callable, ...]) -> None:
     """Also where it was begun in inference mode, whose tensors nothing else may write to."""

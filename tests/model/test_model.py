@@ -59,6 +59,17 @@ def test_the_logits_of_the_last_tokens_are_those_of_all(spec: str) -> None:
 
 
 @torch.no_grad()
+def test_the_last_logits_under_a_window_are_those_of_all_whatever_an_encoding_looks_at() -> None:
+    """`selective` knows the first token of a text, and `selective-rope` turns a token by all before it."""
+    text = tokens(2, 24)
+    for spec in (f"{name}+window(5)" for name in names()):
+        trained = perturbed(model(spec, length=24))
+        ((_, found),) = trained.logits_in_slices(text, 4)
+        error = float((found - trained(text)[:, -4:]).abs().max())
+        assert error <= rounding(trained, text), spec
+
+
+@torch.no_grad()
 def test_layers_with_a_window_read_what_the_last_tokens_depend_on_and_no_more() -> None:
     """Two layers that see 5 tokens each: the last 3 logits depend on the last 11 tokens, and the rest is not read."""
     trained = perturbed(model("rope+window(5)", length=24))

@@ -14,11 +14,11 @@ from fake_results import BEHAVIOUR, LN2, results, units_of
 
 from poscli.report import build_report
 from poscli.report.accuracy import by_length
-from poscli.report.comparison import pick
+from poscli.report.comparison import AllPairs, pick
 from poscli.report.page import page_section
 from poscli.report.summary import summarize
-from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, Comparison, LossTable, judged
-from poscli.statistics.intervals import ratio_interval
+from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, WORSE, Comparison, LossTable, judged
+from poscli.statistics.intervals import many_differences, permutation_test, ratio_interval
 from poscli.system.errors import UsageError
 
 ALIKE = {"alibi": (1.385, lambda octaves: 0.0), "rope": (1.385, lambda octaves: 0.0)}
@@ -47,6 +47,33 @@ def test_what_no_agreement_could_decide_is_not_within_noise() -> None:
     two = [family[2], family[2].reversed()]
     assert [each.word for each in judged(two)] == ["better", "worse"]
     assert [each.word for each in judged(two, more_is_better=True)] == ["worse", "better"]
+
+
+def test_one_of_many_comparisons_could_not_be_significant_whatever_it_showed() -> None:
+    """Six documents that all agree have p = 0.03, which is significant for one comparison and not for twenty."""
+    twenty = [Comparison(-1.0, -2.0, -0.5, p, seeds=1, documents=6) for p in (0.03125, 0.0625, 0.125, *[0.5] * 17)]
+    assert {each.word for each in judged(twenty)} == {TOO_FEW}
+    alone = judged(twenty[:1])
+    assert alone[0].word == "better"
+    # Of many documents, flips are drawn at random, and some of them are drawn twice.
+    agreed = permutation_test(np.ones((1, 14)), np.ones(14))
+    assert {each.word for each in judged([Comparison(-1.0, -2.0, -0.5, agreed, seeds=1, documents=14)] * 300)} == {
+        TOO_FEW
+    }
+
+
+def test_the_best_of_many_was_lucky() -> None:
+    """Of 14 that are alike on one text of 20 documents, the best is called better than some in less than a tenth."""
+    random, found = np.random.default_rng(0), 0
+    names = tuple("abcdefghijklmn")
+    for _ in range(100):
+        losses = random.normal(0, 0.1, (len(names), 20))
+        cases = [(losses[[i]] - losses[[j]], np.ones(20)) for i in range(len(names)) for j in range(i)]
+        numbers = many_differences(cases).tolist()
+        pairs = AllPairs(names, (512,), tuple(Comparison(*each, 1, 20) for each in numbers))
+        best = names[int(np.argmin(losses.mean(axis=1)))]
+        found += any(each.word == WORSE for each in pairs.of_the_best(best, 512).values())
+    assert found < 10
 
 
 def test_failures_do_not_pair_runs_of_different_seeds() -> None:

@@ -11,18 +11,23 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_results import LN2, results
+from lines import printed
 from scipy import stats
 
 from poscli.data.corpora import bayes, periods_of
+from poscli.report import verdicts
 from poscli.report.accuracy import answered, by_length, by_place, placed
 from poscli.report.analyses import audit, by_period, compared, known_limit, recall_points, recalled, seed_spread
 from poscli.report.charts import position_finding
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
+from poscli.report.groups import split
 from poscli.report.pooling import headline, points_of, pool, with_intervals
 from poscli.report.summary import summarize
+from poscli.report.terminal import show_verdicts
 from poscli.report.why import saturates_at
-from poscli.runs.schema import DETAILS, frame
+from poscli.runs.results import Tables
+from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 from poscli.statistics.comparison import Comparison, LossTable
 
 
@@ -87,10 +92,20 @@ def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatc
     assert np.log2([point["ppl_low"], point["ppl_high"]]) / 4 == pytest.approx([2.01 - reach, 2.01 + reach])
     gain = pool(made, "fixed").set_index("length").loc[1024]
     assert gain[["gain_low", "gain_high"]].to_list() == pytest.approx([0.5, 0.5])  # every seed gains as much
-    sliding = made["protocol"].eq("sliding") & made["variant"].eq("full")
-    assert made["seeds_nll_low"].notna().equals(sliding)
+    assert made["seeds_nll_low"].notna().equals(made["variant"].eq("full"))  # under every protocol
     two = with_intervals(rows[rows["seed"] < 2], LossTable(units))
     assert two["seeds_nll_low"].isna().all()
+
+
+def test_seeds_that_disagree_about_the_gain_prove_nothing_under_any_protocol() -> None:
+    rows, units = of_parts({"a": 2.0}, {"a": SEED})
+    apart = units["seed"].map({0: -0.6, 1: 0.0, 2: 0.8}) * LN2  # a gain of -0.1, 0.5 and 1.3 bits
+    units = units.assign(nll=units["nll"] + apart * (units["variant"].eq("crop") & units["length"].eq(1024)))
+    tables = Tables(rows.assign(gain_low=0.4 * LN2, gain_high=0.6 * LN2), frame([], POSITION_COLUMNS), {"units": units})
+    (group,) = split(tables.rows, tables.positions, tables.details)
+    gains = [pool(group.rows, protocol).set_index("length").loc[1024] for protocol in ("sliding", "fixed")]
+    assert gains[0]["gain_low"] == gains[1]["gain_low"] < 0 < gains[1]["gain_high"] == gains[0]["gain_high"]
+    assert verdicts.UNCLEAR in printed(lambda console: show_verdicts(tables, console), 160)
 
 
 # ---- right answers

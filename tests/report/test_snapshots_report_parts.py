@@ -25,6 +25,7 @@ from poscli.report.groups import split
 from poscli.report.page.site import site_pages
 from poscli.report.pooling import headline, points_of
 from poscli.report.summary import records, summarize
+from poscli.runs.results import Tables
 from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 
 LOOKS_AT_PICTURES = True
@@ -133,15 +134,17 @@ def test_tables_in_the_terminal(snapshot: Say) -> None:
         "only guesses": by_run(guessing),
     }
     said = {
-        name: printed(lambda console, each=each: terminal.show_fresh(each, console, summed=False), 100)
+        name: printed(lambda console, each=each: terminal.show_fresh(each, console), 100)
         for name, each in fresh.items()
     }
-    said["summed"] = printed(lambda console: terminal.show_fresh([rows, second], console, summed=True), 130)
+    said["summed"] = printed(
+        lambda console: terminal.show_verdicts(Tables(pd.concat([rows, second]), NOTHING), console), 130
+    )
     group = split(
         rows.assign(encoding=rows["encoding"].replace("rope", "rope(base=500000.0)+window(width=128)")), NOTHING
     )[0]
     for width in (120, 100, 80, 60, 40):
-        shown = printed(lambda console: terminal.show_fresh([group.rows], console, summed=True), width)
+        shown = printed(lambda console: terminal.show_verdicts(Tables(group.rows, NOTHING), console), width)
         said[f"{width} columns"] = shown
     snapshot(sections(said), rounded=True)
 

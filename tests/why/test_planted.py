@@ -16,7 +16,8 @@ from cli_runner import ROOT
 from pieces_task import PIECES, Pieces, small
 
 from poscli.model.transformer import Model
-from poscli.why.attribution import attribution, causes, what_breaks
+from poscli.why.attribution import ChangeOutcome, attribution, causes, what_breaks
+from poscli.why.attribution import rows as rows_of
 from poscli.why.sample import Sample
 
 LENGTH, LONG, WINDOWS, SCORED = 16, 64, 100, 4
@@ -71,11 +72,26 @@ def test_a_planted_cause_is_named_and_no_other(
 def test_a_cause_is_denied_only_where_it_surely_does_little(most: float, said: str) -> None:
     """Position alone does 15 % of the harm, or as much as the end of its interval."""
     shares = {"full": (1.0, 1.0), "offset": (0.15, most), "gap": (0.9, 0.95)}
-    row = {"status": "ok", "reason": "", "harm": 1.0}
+    row = {"status": "ok", "reason": "", "harm": 1.0, "harm_low": 0.9}
     rows = [row | {"change": change, "share": share, "share_high": high} for change, (share, high) in shares.items()]
     assert what_breaks(rows) == said
     unmade = {"change": "crowd", "status": "not measured", "share": math.nan, "share_high": math.nan}
     assert what_breaks([*rows, row | unmade]) == f"{said}; the part of number of keys is open"
+
+
+def test_a_harm_that_may_be_chance_is_not_explained() -> None:
+    """Where the long window changes nothing but noise, at most one sample of twenty is said to break."""
+    random, said = np.random.default_rng(0), []
+    planted = drawn_from(small("alibi"))
+    for _ in range(60):
+        base = random.normal(2.0, 1.0, (len(planted.spans), planted.scored))
+        outcomes = {
+            change: ChangeOutcome(base + random.normal(0.0, 0.3, base.shape) * (change != "base"))
+            for change in ("base", "full", "offset", "gap", "crowd", "sinkless")
+        }
+        said.append(what_breaks(rows_of(outcomes, planted)))
+    assert sum(each.startswith(("breaks", "is harmed")) for each in said) <= 6
+    assert "is not shown to break" in said
 
 
 def known_of(rows: list[dict[str, Any]]) -> set[str]:

@@ -71,7 +71,7 @@ def changes(full: float, **shares: float | str) -> list[dict[str, Any]]:
         else {"change": change, "status": "ok", "share": share}
         for change, share in known.items()
     ]
-    sizes = {"train_length": 8, "length": 20, "share_high": math.nan}
+    sizes = {"train_length": 8, "length": 20, "share_high": math.nan, "harm_low": math.nan}
     return [row | sizes | {"harm": full * (row["change"] == "full"), "reason": f"why {row['change']}"} for row in rows]
 
 

@@ -26,6 +26,8 @@ from rich.console import Console
 from poscli.report import About, Report, Section, build, build_report, records, terminal
 from poscli.report.build import FORMULA_SIGNS
 from poscli.report.documents import explanations
+from poscli.runs.results import Tables
+from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.system.text import printable_line
 
 HOSTILE = (
@@ -139,8 +141,8 @@ def check_terminal(report: Report, rows: pd.DataFrame) -> None:
     """The terminal gets no control character, and no text is taken for Rich's markup or an emoji code."""
     console = Console(width=10_000, file=io.StringIO(), force_terminal=False)
     terminal.print_report(report, console)
-    for summed in (False, True):
-        terminal.show_fresh([part for _, part in rows.groupby("run_id")], console, summed=summed)
+    terminal.show_fresh([part for _, part in rows.groupby("run_id")], console)
+    terminal.show_verdicts(Tables(rows, frame([], POSITION_COLUMNS)), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert_printable(text.replace("\n", ""))
     for name in report.summary["encoding"]:

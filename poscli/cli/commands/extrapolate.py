@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
     from poscli.evaluation.measure import EvaluationSetup
@@ -86,12 +88,13 @@ def extrapolate(
     """
     from poscli.estimate import evaluations
     from poscli.evaluation.evaluate import eval_records
-    from poscli.report import terminal
     from poscli.runs.run import opened_runs
     from poscli.system.device import device_of
     from poscli.system.ranks import connected, ranks, together
     from poscli.workflows import evaluate
 
+    if smoke and "tokens" in request.model_fields_set:
+        raise UsageError(f"--smoke scores a few hundred tokens, and --tokens {request.tokens} others; leave one out")
     runs, selected = out_ / "runs", [*(run or []), *(enc or [])]
     with connected(device_of(device)) as own_device:
         with together():
@@ -118,11 +121,23 @@ def extrapolate(
             return
         tables = evaluate(setups, why=request.why, judge=judging, force=force)
         if ranks().first:
-            emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
+            emit(json_, eval_records(tables), lambda: _show(setups, tables, by_verdict=bool(request.as_)))
             note(f"next: poscli report{carried(out_)}")
         left_out = not named and bool(opened_runs(runs)[1])  # damaged runs
         if left_out or any((table["status"] != "ok").all() for table in tables):
             raise typer.Exit(PARTIAL)
+
+
+def _show(setups: Sequence[EvaluationSetup], tables: Sequence[pd.DataFrame], *, by_verdict: bool) -> None:
+    """Print what was measured: the rows of each run, or a line per encoding with its verdict."""
+    from poscli.report import terminal
+    from poscli.runs.results import evaluation_tables
+    from poscli.tasks import task_columns
+
+    if by_verdict:
+        terminal.show_verdicts(evaluation_tables([setup.run for setup in setups], task_columns()), out())
+    else:
+        terminal.show_fresh(tables, out())
 
 
 def _refuse_several_ranks(request: ExtrapolateRequest) -> None:

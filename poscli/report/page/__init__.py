@@ -34,6 +34,7 @@ from poscli.report.comparison import AllPairs
 from poscli.report.data import Accuracies, BinData, Report, Section
 from poscli.report.pooling import ratio_name
 from poscli.report.verdicts import SOLVED_SHARE
+from poscli.report.why import MEANT
 from poscli.statistics import FEWEST_SEEDS, UPPER
 from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
 from poscli.system.text import printable_line
@@ -201,6 +202,7 @@ def page_section(section: Section) -> dict[str, Any]:
         "ceilings": _plain(section.ceilings),
         "use": None if section.use is None else _plain(replace(section.use, columns=())),
         "attribution": _plain(section.harms),
+        "changes": MEANT if section.harms else (),
         "facts": section.made,
         "notes": section.notes,
         "seeds": section.seeds,

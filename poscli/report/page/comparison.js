@@ -189,8 +189,9 @@ function attributionPart() {
     const own = value(change, n);
     return valueCell(own, signed, own.missing ? 0 : -shadeOfGain(own));
   } }));
-  const caption = `Harm${against()}, bits per token, of the whole window and of one change at a time: the last L tokens at the positions of the long window (position), with their distances multiplied (distance), or among as many keys (number of keys). Intervals over seeds.`;
-  return { title: "Why do they break?", part: make("section", { id: "why" }, make("h2", {}, "Why do they break?"), make("p", { class: "caption" }, caption), table("why", "Harm of a long window, and of one change at a time", [nameColumn(), ...columns], 1)), finish: () => {} };
+  const caption = `Harm${against()}, bits per token above the loss with the last L tokens alone: of the whole window, and of one change of these tokens at a time. Intervals over seeds.`;
+  const legend = make("ul", { class: "caption" }, ...section().changes.map((line) => make("li", {}, line)));
+  return { title: "Why do they break?", part: make("section", { id: "why" }, make("h2", {}, "Why do they break?"), make("p", { class: "caption" }, caption), table("why", "Harm of a long window, and of one change at a time", [nameColumn(), ...columns], 1), legend), finish: () => {} };
 }
 
 function protocolPart() {

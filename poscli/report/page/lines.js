@@ -75,11 +75,16 @@ function pathOf(points, x, y) {
 
 /** The attribute `d` of the band between the ends of the intervals; empty without intervals. */
 function bandOf(points, x, y) {
-  const known = points.filter((point) => point !== null && point.low !== null && point.low !== undefined);
-  if (known.length < 2) return "";
-  const up = known.map((point) => `${x(point.x).toFixed(1)} ${y(point.high).toFixed(1)}`);
-  const down = known.reverse().map((point) => `${x(point.x).toFixed(1)} ${y(point.low).toFixed(1)}`);
-  return `M${up.join("L")}L${down.join("L")}Z`;
+  const stretches = [[]]; // a point without an interval parts them
+  for (const point of points) {
+    if (point !== null && point.low !== null && point.low !== undefined) stretches.at(-1).push(point);
+    else stretches.push([]);
+  }
+  return stretches.filter((stretch) => stretch.length > 1).map((stretch) => {
+    const up = stretch.map((point) => `${x(point.x).toFixed(1)} ${y(point.high).toFixed(1)}`);
+    const down = stretch.toReversed().map((point) => `${x(point.x).toFixed(1)} ${y(point.low).toFixed(1)}`);
+    return `M${up.join("L")}L${down.join("L")}Z`;
+  }).join("");
 }
 
 /**

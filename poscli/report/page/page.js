@@ -54,7 +54,7 @@ function amountOf(value) {
 function comparedFacts() {
   const names = (found) => listed(found.map((other) => encodings()[other.n].name), 8);
   const facts = Object.entries(byWord()).map(([word, found]) => [word[0].toUpperCase() + word.slice(1), `${names(found)}.`]);
-  return [...facts, ["What do the words mean?", `Better and worse: the difference is significant (p < 0.05 in a paired permutation test, after Holm's correction for all comparisons with this base). Within noise: it is not. Too few ${section().items}: so few were scored that no difference between these two could be significant. Differences are taken between runs of equal seeds on the same ${section().items}, so one encoding can be better than another although the intervals of the two overlap. Times and numbers by position are tested otherwise: there, better and worse mean that the 95 % interval of the difference over seeds excludes zero.`]];
+  return [...facts, ["What do the words mean?", `Better and worse: the difference is significant (p < 0.05 in a paired permutation test, after Holm's correction for all comparisons with this base). Within noise: it is not. Too few ${section().items}: so few were scored that no difference could be significant among so many comparisons. Differences are taken between runs of equal seeds on the same ${section().items}, so one encoding can be better than another although the intervals of the two overlap. Times and numbers by position are tested otherwise: there, better and worse mean that the 95 % interval of the difference over seeds excludes zero.`]];
 }
 
 // Linking
