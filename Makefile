@@ -24,6 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+CHROMIUM := $(VENV)/.chromium
 BROWSER := $(VENV)/.browser
 SERVERS := $(VENV)/.servers
 MUTANTS := $(VENV)/.mutants
@@ -135,15 +136,20 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[bpe,ode]'
 	touch $@
 
-$(DEV): $(CORE)
+# All at once: what `make install` installs is among it.
+$(DEV): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	touch $(CORE) $@
+
+# In a target of its own, which `make --jobs=2` makes while pip downloads.
+$(CHROMIUM): | $(BIN)/pip
+	command -v chromedriver > /dev/null || apt-get install -y chromium chromium-driver || \
+		(apt-get update && apt-get install -y chromium chromium-driver)
 	touch $@
 
 # axe-core's rules come as one file in axe-playwright-python; Playwright itself is not needed.
-$(BROWSER): $(DEV)
-	command -v chromedriver > /dev/null || apt-get install -y chromium chromium-driver || \
-		(apt-get update && apt-get install -y chromium chromium-driver)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,browser]'
+$(BROWSER): $(DEV) $(CHROMIUM)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[browser]'
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --no-deps axe-playwright-python
 	touch $@
 

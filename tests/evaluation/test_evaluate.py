@@ -33,6 +33,7 @@ STRIDE = 16
 LENGTHS = (LENGTH, 2 * LENGTH, 4 * LENGTH)
 LONGEST = LENGTHS[-1]
 ALL = ("--max-len", LONGEST, "--stride", STRIDE, "--tokens", "1M")  # more than there is
+FEW = (*ALL, "--tokens", 256)  # where it does not matter what is scored
 VARIANTS = {"nonoverlapping": ["full"], "sliding": ["full", "crop", "window"], "fixed": ["full", "crop", "window"]}
 ROWS = [(length, p, v) for length in LENGTHS for p, variants in VARIANTS.items() for v in variants]
 NUMBERS = ["nll", "bpb", "ppl", "nll_low", "nll_high", "gain", "gain_low", "gain_high"]
@@ -67,6 +68,23 @@ def copied(results, tmp_path):
     """A copy with the run of alibi only, which a test may change."""
     for run in (results / "runs").glob("alibi-*"):
         shutil.copytree(run, tmp_path / "runs" / run.name)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def few_scored(results, tmp_path_factory):
+    """The run of alibi, evaluated on few tokens. Tests must not change it."""
+    out = tmp_path_factory.mktemp("few")
+    for run in (results / "runs").glob("alibi-*"):
+        shutil.copytree(run, out / "runs" / run.name)
+    assert cli("extrapolate", *FEW, "--out", out).code == 0
+    return out
+
+
+@pytest.fixture
+def few(few_scored, tmp_path):
+    """A copy of that run, which a test may change."""
+    shutil.copytree(few_scored, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -322,8 +340,8 @@ def test_windows_that_were_measured_alone_are_measured_once(copied, monkeypatch,
     pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), after.drop(columns=COST))
 
 
-def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwards):
-    run = run_of(copied, "alibi")
+def test_an_interrupted_evaluation_keeps_what_is_done(few, monkeypatch, forwards):
+    run = run_of(few, "alibi")
     before = forget(run, losses=True)
     counted = measure.score
 
@@ -334,12 +352,12 @@ def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwa
 
     with monkeypatch.context() as patch:
         patch.setattr(measure, "score", interrupted)
-        result = cli("extrapolate", *ALL, "--out", copied)
+        result = cli("extrapolate", *FEW, "--out", few)
     assert result.code == 130
     assert "error: stopped at 64 tokens" in result.err
     assert not run.eval_csv.exists()
     forwards.clear()
-    assert cli("extrapolate", *ALL, "--out", copied).code == 0
+    assert cli("extrapolate", *FEW, "--out", few).code == 0
     assert {length for length, _ in forwards} == {64, 128}
     pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
 
@@ -382,12 +400,12 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_table_of_losses_is_never_used(copied, damage):
-    run = run_of(copied, "alibi")
+def test_a_damaged_table_of_losses_is_never_used(few, damage):
+    run = run_of(few, "alibi")
     before = forget(run)
     path = run.folder / "nll" / f"{LENGTH}.parquet"
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    result = cli("extrapolate", *ALL, "--out", copied)
+    result = cli("extrapolate", *FEW, "--out", few)
     if result.code:
         assert result.code == 5
         assert str(path) in result.err
@@ -414,11 +432,11 @@ def failing(monkeypatch, length, error):
     ("status", "error"),
     [("oom", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")), ("nonfinite", None)],
 )
-def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(copied, monkeypatch, status, error):
-    run = run_of(copied, "alibi")
+def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(few, monkeypatch, status, error):
+    run = run_of(few, "alibi")
     before = forget(run, losses=True)
     failing(monkeypatch, 2 * LENGTH, error)
-    result = cli("extrapolate", *ALL, "--out", copied, "--json")
+    result = cli("extrapolate", *FEW, "--out", few, "--json")
     assert result.code == 0, result.err
     table = table_of(run)
     assert_honest(table)
@@ -429,11 +447,11 @@ def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(copied, monk
     assert set(read_table(run.position_csv, POSITION_COLUMNS)["length"]) == {32, 128}
 
 
-def test_if_the_training_length_fails_longer_ones_keep_their_losses(copied, monkeypatch):
-    run = run_of(copied, "alibi")
+def test_if_the_training_length_fails_longer_ones_keep_their_losses(few, monkeypatch):
+    run = run_of(few, "alibi")
     before = forget(run, losses=True)
     failing(monkeypatch, LENGTH, torch.OutOfMemoryError("CUDA out of memory"))
-    assert cli("extrapolate", *ALL, "--out", copied).code == 0
+    assert cli("extrapolate", *FEW, "--out", few).code == 0
     table = table_of(run)
     assert_honest(table)
     hit = (table["length"] == LENGTH) | (table["variant"] == "crop")
@@ -442,11 +460,11 @@ def test_if_the_training_length_fails_longer_ones_keep_their_losses(copied, monk
     assert table[~hit]["nll"].tolist() == before[~hit]["nll"].tolist()
 
 
-def test_errors_other_than_lack_of_memory_end_the_command(copied, monkeypatch):
-    run = run_of(copied, "alibi")
+def test_errors_other_than_lack_of_memory_end_the_command(few, monkeypatch):
+    run = run_of(few, "alibi")
     forget(run, losses=True)
     failing(monkeypatch, 2 * LENGTH, RuntimeError("shapes do not match"))
-    result = cli("extrapolate", *ALL, "--out", copied)
+    result = cli("extrapolate", *FEW, "--out", few)
     assert result.code == 1
     assert "shapes do not match" in result.err
     assert not run.eval_csv.exists()
