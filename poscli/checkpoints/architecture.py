@@ -32,10 +32,10 @@ LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 MOST, LARGEST = 2**40, 1e30  # a whole number and a number above these is a mistake, and would fill the memory
 
 
-def whole(config: Config, names: Sequence[str], default: int | None = None, most: int = MOST) -> int:
-    """The positive whole number of the first of these names that the configuration has.
+def whole(config: Config, names: Sequence[str], default: int | None = None, most: int = MOST, *, least: int = 1) -> int:
+    """The whole number of the first of these names that the configuration has.
 
-    DataError if it has none and there is no default, or if the number is not a positive whole one of at most `most`.
+    DataError if it has none and there is no default, or if it is not a whole number from `least` to `most`.
     """
     name = next((name for name in names if config.get(name) is not None), None)
     if name is None:
@@ -43,8 +43,8 @@ def whole(config: Config, names: Sequence[str], default: int | None = None, most
             raise DataError(f"config.json has none of the keys {', '.join(names)}: it belongs to no language model")
         return default
     value = config[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        rule = f"a whole number of at least 1 and at most {most}"
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        rule = f"a whole number of at least {least} and at most {most}"
         raise DataError(f"config.json says {name} = {value!r}, and it must be {rule}")
     return value
 
@@ -116,10 +116,9 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
             dict(default.scaling) if silent else section(config, "rope_scaling") or flat
         )  # as both versions prefer it
     rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    top = positive_number(config, "rope_theta", positive_number(config, "rotary_emb_base", default.theta))
     if rope.get("rope_theta") is None:
-        rope["rope_theta"] = positive_number(
-            config, "rope_theta", positive_number(config, "rotary_emb_base", default.theta)
-        )
+        rope["rope_theta"] = top
     if rope.get("partial_rotary_factor") is None:
         fraction = positive_number(config, "rotary_pct", default.fraction)
         rope["partial_rotary_factor"] = positive_number(config, "partial_rotary_factor", fraction)
@@ -129,9 +128,11 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
 
 
 def spec_of_rope(
-    rope: dict[str, Any], head_width: int, length: int, layout: str = "half"
+    rope: dict[str, Any], head_width: int, length: int, trained: int, layout: str
 ) -> tuple[str, dict[str, list[float]]]:
     """The spec of a layer with these parameters, and LongRoPE's two lists of a factor for each pair, by name.
+
+    `length` is what config.json states, to which its scalings refer, and `trained` the length that specs refer to.
 
     UsageError for a scaling that poscli does not know, DataError for one whose numbers are missing or wrong.
     """
@@ -140,6 +141,8 @@ def spec_of_rope(
         raise UsageError(f"config.json has the rope scaling {kind!r}: {near(str(kind), SCALINGS)}")
     name, options_of = SCALINGS[kind]
     options = {"base": positive_number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
+    if kind == "dynamic" and length != trained:  # the other scalings write their length out
+        options["original"] = length
     fraction = positive_number(rope, "partial_rotary_factor", 1.0)
     if layout != "half":
         options["layout"] = layout
@@ -173,15 +176,17 @@ def _yarn(rope: dict[str, Any], length: int) -> Options:
 
 def _yarn_attention(rope: dict[str, Any], factor: float) -> float:
     """The factor on cos and sin: given, or by DeepSeek's two numbers, or the paper's."""
-
-    def grown(by: float) -> float:
-        return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
-
     if rope.get("attention_factor") is not None:
         return positive_number(rope, "attention_factor", 1.0)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return grown(positive_number(rope, "mscale", 1.0)) / grown(positive_number(rope, "mscale_all_dim", 1.0))
-    return grown(1.0)
+        mscale, of_all = (positive_number(rope, key, 1.0) for key in ("mscale", "mscale_all_dim"))
+        return grown_by_yarn(factor, mscale) / grown_by_yarn(factor, of_all)
+    return grown_by_yarn(factor)
+
+
+def grown_by_yarn(factor: float, times: float = 1.0) -> float:
+    """The factor on cos and sin of the paper's formula; `times` is DeepSeek's number in it."""
+    return 0.1 * times * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _llama3(rope: dict[str, Any], length: int) -> Options:
@@ -190,7 +195,7 @@ def _llama3(rope: dict[str, Any], length: int) -> Options:
 
 
 def _longrope(rope: dict[str, Any], length: int) -> Options:
-    original = _original(rope, length)
+    original = _original(rope, length, least=2)  # the formula divides by its logarithm
     factor = _factor(rope, length / original)
     grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     attention = positive_number(rope, "attention_factor", grown)
@@ -215,8 +220,8 @@ def _factor(rope: dict[str, Any], default: float | None = None) -> float:
     return positive_number(rope, "factor", default or 1.0)
 
 
-def _original(rope: dict[str, Any], length: int) -> int:
-    return whole(rope, ("original_max_position_embeddings",), length)
+def _original(rope: dict[str, Any], length: int, least: int = 1) -> int:
+    return whole(rope, ("original_max_position_embeddings",), length, least=least)
 
 
 def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:
@@ -258,7 +263,7 @@ class PositionKind(ABC):
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
         """The positions of each of `count` layers; DataError for values that cannot be, UsageError for unknown ones.
 
-        `length` is L, the trained length.
+        `length` is L, the trained length, which may be another than config.json states.
         """
 
     def kv_heads(self, config: Config, heads: int) -> int:
@@ -294,7 +299,7 @@ def from_max_window_layers(config: Config, count: int) -> list[str]:
     """Qwen: the window is switched off by default; it begins at a certain layer, or where `layer_types` says."""
     if not (config.get("use_sliding_window", False) and config.get("sliding_window", 4096)):
         return [GLOBAL] * count
-    first = config.get("max_window_layers", 28)
+    first = whole(config, ("max_window_layers",), 28, least=0)
     return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
 
 
@@ -333,13 +338,13 @@ def every_second_global(config: Config, count: int) -> list[str]:
 
 def even_below_max_window_layers(config: Config, count: int) -> list[str]:
     """Qwen 2 with experts, if the window is switched on: every second layer up to a certain one; or `layer_types`."""
-    last = config.get("max_window_layers", 28) if config.get("use_sliding_window", False) else 0
+    last = whole(config, ("max_window_layers",), 28, least=0) if config.get("use_sliding_window", False) else 0
     return items(config, "layer_types") or [GLOBAL if n % 2 or n >= last else LOCAL for n in range(count)]
 
 
 def from_max_window_layers_on(config: Config, count: int) -> list[str]:
     """dots.llm1: layers have the window from a certain one on; or `layer_types`."""
-    first = config.get("max_window_layers", 62) if config.get("sliding_window") else count
+    first = whole(config, ("max_window_layers",), 62, least=0) if config.get("sliding_window") else count
     return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
 
 
@@ -391,7 +396,8 @@ class RotaryKind(PositionKind):
             if type_ == LOCAL and not self.scales_windows:
                 parameters = {key: parameters[key] for key in ("rope_theta", "partial_rotary_factor")}
                 parameters["rope_type"] = "default"
-            spec, numbers = spec_of_rope(parameters, head_width, length, self.rope.layout)
+            stated = whole(config, LENGTH, self.length)
+            spec, numbers = spec_of_rope(parameters, head_width, stated, length, self.rope.layout)
             parts.append(spec)
         if type_ == LOCAL:
             parts.append(f"window({whole(config, ('sliding_window',))})")
@@ -560,7 +566,7 @@ class Architecture:
 
 
 def architecture(config: Config, length: int | None = None) -> Architecture:
-    """What a config.json says; `length` replaces its own number of tokens.
+    """What a config.json says; `length` is the trained length where that is another than it states.
 
     UsageError for a model type whose positions poscli does not know, DataError for numbers that make no model.
     """

@@ -70,17 +70,12 @@ class Card:
         return asdict(self) | {"layers": self.layers, "healthy": not self.grave}
 
 
-def read_card(folder: Path) -> Card:
-    """The card of the checkpoint in a folder, of which only the JSON files are read.
+def read_subject(folder: Path) -> Readings:
+    """What the three readers make of the checkpoint in a folder, of which only the JSON files are read.
 
     CorruptError for a damaged file, DataError for numbers that make no model, UsageError for a model type that poscli
     does not know.
     """
-    return card_of(read_subject(folder))
-
-
-def read_subject(folder: Path) -> Readings:
-    """What the three readers make of the checkpoint in a folder; raises as `read_card` does."""
     config = read_object(folder / CONFIG, FETCH)
     read = architecture(config)
     return Readings(

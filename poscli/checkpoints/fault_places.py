@@ -176,7 +176,7 @@ def two_types(model: Readings) -> Places:
     """Scalings with two names of their type, which differ."""
     for scaling in model.scalings:
         old, new = scaling.parameters.get("type"), scaling.parameters.get("rope_type")
-        if old and new and old != new and {old, new} != set(LONGROPE):
+        if old and new and old != new and {str(old), str(new)} != set(LONGROPE):
             yield {"scaling": scaling, "old": old, "new": new}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from poscli.system.text import printable
 
 SUFFIX = ".gguf"
 FIRST_BYTES = b"GGUF"
+PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}$")  # how the name of one of several files of a model ends
 SAMPLES, PIECE_BYTES = 64, 2**16  # read of a file, evenly spaced, to identify it
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tensors that scale rope
 
@@ -31,23 +33,29 @@ FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.
 def file_in(path: Path) -> Path | None:
     """The GGUF file that a path names: itself, or the only one in a folder without config.json; None if there is none.
 
-    DataError if a folder holds several.
+    DataError if a folder holds several, UsageError for a part of a model.
     """
     if path.is_file():
-        return path if path.suffix == SUFFIX else None
-    if not path.is_dir() or (path / "config.json").is_file():
-        return None
-    files = sorted(path.glob(f"*{SUFFIX}"))
-    if len(files) > 1:
-        raise DataError(f"{printable(path)} holds {len(files)} GGUF files; name one, such as {printable(files[0])}")
-    return files[0] if files else None
+        files = [path] if path.suffix == SUFFIX else []
+    else:
+        files = [] if (path / "config.json").is_file() else sorted(path.glob(f"*{SUFFIX}"))
+    whole = [file for file in files if not PART.search(file.stem)]
+    if files and not whole:
+        raise UsageError(
+            f"{printable(files[0])} is one part of a model; join them with llama.cpp's `llama-gguf-split --merge FIRST "
+            "JOINED`, and name the joined file"
+        )
+    if len(whole) > 1:
+        raise DataError(f"{printable(path)} holds {len(whole)} GGUF files; name one, such as {printable(whole[0])}")
+    return whole[0] if whole else None
 
 
 def unpacked(path: Path, *, config_only: bool = False) -> Path:
     """The folder in the cache with a GGUF file as a checkpoint of transformers; made, and a note says so, if need be.
 
     With `config_only` it holds config.json and nothing else. UsageError if a package is missing or the model or its
-    scaling is one that transformers cannot read from such a file, CorruptError if it is damaged.
+    scaling is one that transformers cannot read from such a file, CorruptError if it is damaged, DataError if it lacks
+    tensors.
     """
     for package in ("transformers", "gguf", *(() if config_only else ("accelerate",))):
         if importlib.util.find_spec(package) is None:
@@ -121,12 +129,24 @@ def _unpack(path: Path, folder: Path, config_only: bool) -> None:
                 config.save_pretrained(folder)
                 return
             tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                path.parent, gguf_file=path.name, dtype=torch.float32
+            # Newer versions keep quantised weights as they are unless they are told.
+            config_of: Any = getattr(transformers, "GgufConfig", None)
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                path.parent,
+                gguf_file=path.name,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **({"quantization_config": config_of(dequantize=True)} if config_of else {}),
             )
+            model, report = loaded
+            if missing := report["missing_keys"]:  # which transformers has drawn at random
+                raise DataError(
+                    f"{printable(path)} lacks {len(missing)} of the tensors of its model, such as {min(missing)}; "
+                    "fetch it again"
+                )
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-    except OSError:
+    except (OSError, DataError):
         raise
     except Exception as error:  # transformers checks little
         said = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -39,7 +39,8 @@ class Matrix:
     """The checkpoint, the length that it is to read, and its evaluations, the first one as it is."""
 
     name: str  # in the results
-    model: str  # what programs load: a folder, or ORG/NAME
+    model: str  # what programs load: a folder, a file of GGUF, or ORG/NAME
+    revision: str  # of ORG/NAME: the commit; else ""
     config: dict[str, Any]  # the content of its config.json
     architecture: Architecture
     run: RunConfig
@@ -109,9 +110,10 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
     config = dict(config_of(source))
     return Matrix(
         name=run_config.checkpoint.name,
-        model=source.spec.removeprefix("hf:").partition("@")[0] if source.revision else model,
+        model=source.spec.removeprefix("hf:").partition("@")[0] if source.revision else source.spec,
+        revision=source.revision,
         config=config,
-        architecture=architecture(config),
+        architecture=architecture(config, length),
         run=run_config,
         target=longest,
         work=tuple(
@@ -138,17 +140,20 @@ def to_paste(
 ) -> tuple[list[Snippet], Candidate | None, list[Snippet]]:
     """What to paste for the advice; and if no program has a key for it, the best candidate for which one has, with its.
 
-    Only candidates whose gain counts are looked at.
+    Only candidates whose gain counts are looked at. Without an advice there is nothing to paste.
     """
 
     def pasted(candidate: Candidate) -> list[Snippet]:
         spec = candidate.spec or matrix.run.encoding
         if candidate.variant != FULL:
             spec = posthoc_spec(matrix.run.encoding, candidate.variant, matrix.run.model.shape(matrix.run.length))
-        return snippets(matrix.model, matrix.architecture, matrix.config, spec, matrix.target, runtimes)
+        known = matrix.architecture, matrix.config
+        return snippets(matrix.model, *known, spec, matrix.target, runtimes, revision=matrix.revision)
 
+    if advice.untrained:
+        return [], None, []
     if advice.chosen is None:
-        return cropped(matrix.model, matrix.run.length, runtimes), None, []
+        return cropped(matrix.model, matrix.run.length, runtimes, revision=matrix.revision), None, []
     first = pasted(advice.chosen)
     if all(snippet.reason for snippet in first):
         for other in advice.candidates:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture, Config
+from poscli.checkpoints.gguf import SUFFIX
 from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
 from poscli.specs.grammar import Leaf
 
@@ -43,6 +45,7 @@ STALE = (
     "rope-dynamic --baseline served` measures what that costs."
 )
 SERVER, COMPLETION = "llama-server", "llama-completion"
+NOT_IN_LLAMA_CPP = ("flex_olmo", "helium")  # model types, as far as known
 GGUF_NAMES = {
     "mistral": "llama", "mixtral": "llama", "phi": "phi2", "gpt_neox": "gptneox", "gemma3_text": "gemma3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "cohere": "command-r", "glm": "chatglm", "gpt_oss": "gpt-oss",
@@ -64,6 +67,10 @@ class Snippet:
     def record(self) -> dict[str, Any]:
         """The snippet for a JSON document."""
         return asdict(self)
+
+
+# What a program needs, what it loads the model by, and the commit of a repository of the hub, else "".
+Writer = Callable[[Wanted, str, str], Snippet]
 
 
 def with_keys(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,10 +175,10 @@ def _length(wanted: Wanted) -> Keys:
     return {"max_seq_len": wanted.target} if "max_seq_len" in wanted.config else {}
 
 
-def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Callable[[Wanted, str], Snippet]:
+def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Writer:
     """A writer of keys for the config.json of a version of transformers."""
 
-    def write(wanted: Wanted, model: str) -> Snippet:
+    def write(wanted: Wanted, model: str, revision: str) -> Snippet:
         keys = keys_of(wanted)
         if not keys:
             return Snippet(runtime, notes=("Nothing to change: the model takes inputs of any length.",))
@@ -179,7 +186,8 @@ def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Callable[[Want
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in keys.items())
         main = wanted.ropes[wanted.main] if wanted.ropes else None
         notes = (STALE,) if main is not None and main.name == GROWING else ()
-        return Snippet(runtime, "merge into config.json", f"{{\n{lines}\n}}", notes, keys=keys)
+        of = " of the checkpoint that the file was converted from" if model.endswith(SUFFIX) else ""
+        return Snippet(runtime, f"merge into config.json{of}", f"{{\n{lines}\n}}", notes, keys=keys)
 
     return write
 
@@ -187,7 +195,7 @@ def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Callable[[Want
 # ---- vLLM
 
 
-def vllm(wanted: Wanted, model: str) -> Snippet:
+def vllm(wanted: Wanted, model: str, revision: str) -> Snippet:
     """The command of vLLM that serves a model; Inexpressible if vLLM computes something else."""
     if wanted.window is not None:
         raise Inexpressible(
@@ -203,7 +211,8 @@ def vllm(wanted: Wanted, model: str) -> Snippet:
         name = next((name for name in LENGTH if name in wanted.config), None)
         keys = {name: wanted.target} if name else {}
     overrides = f" --hf-overrides {shlex.quote(json.dumps(keys))}" if keys else ""
-    text = f"vllm serve {shlex.quote(model)}{overrides} --max-model-len {wanted.target}"
+    served = shlex.quote(model) + (f" --revision {revision}" if revision else "")
+    text = f"vllm serve {served}{overrides} --max-model-len {wanted.target}"
     return Snippet("vLLM", "start with", text, notes)
 
 
@@ -239,15 +248,18 @@ def _adapt_to_vllm(wanted: Wanted, rope: Keys) -> tuple[int, tuple[str, ...]]:
 # ---- llama.cpp
 
 
-def llama_cpp(wanted: Wanted, model: str) -> Snippet:
+def llama_cpp(wanted: Wanted, model: str, revision: str) -> Snippet:
     """The command of llama.cpp that serves a GGUF file; Inexpressible if llama.cpp computes something else."""
+    model_type = wanted.architecture.model_type
+    if model_type in NOT_IN_LLAMA_CPP:
+        raise Inexpressible(f"llama.cpp has no models of type {model_type}, as far as known: use another program.")
     if wanted.window is not None:
         raise Inexpressible(
             f"llama.cpp has no option for a window: cut the prompt to its last {wanted.window} tokens, with -c "
             f"{wanted.window}."
         )
     program, options = SERVER, [f"-m MODEL.gguf -c {wanted.target}"]
-    key = f"{GGUF_NAMES.get(wanted.architecture.model_type, wanted.architecture.model_type)}.context_length"
+    key = f"{GGUF_NAMES.get(model_type, model_type)}.context_length"
     first = f"gguf-set-metadata MODEL.gguf {key} {wanted.target}\n"
     notes: tuple[str, ...] = (
         "The server serves no more tokens than the file says. The first line, of the package gguf, changes that in the "
@@ -319,7 +331,7 @@ def _self_extend(wanted: Wanted, leaf: Leaf) -> tuple[list[str], tuple[str, ...]
 # ---- all of them
 
 # By the name of a program: what people paste there, by its versions where these differ.
-RUNTIMES: dict[str, dict[str, Callable[[Wanted, str], Snippet]]] = {
+RUNTIMES: dict[str, dict[str, Writer]] = {
     "transformers": {
         "transformers 5": in_config("transformers 5", transformers_5),
         "transformers 4": in_config("transformers 4", transformers_4),
@@ -336,10 +348,13 @@ def snippets(
     spec: str,
     target: int,
     runtimes: Sequence[str] = tuple(RUNTIMES),
+    *,
+    revision: str = "",
 ) -> list[Snippet]:
     """What to paste for a checkpoint called `model` to read `target` tokens under a spec: one per program and version.
 
-    `config` is the content of its config.json, and `architecture` what it says.
+    `revision` is the commit of a repository of the hub. `config` is the content of the checkpoint's config.json, and
+    `architecture` what it says.
     """
     writers = {name: write for runtime in runtimes for name, write in RUNTIMES[runtime].items()}
     written = []
@@ -350,15 +365,19 @@ def snippets(
                     f"Its {architecture.length} learned positions are weights: inputs of {target} tokens need a table "
                     f"of {target} rows, such as an interpolated one, and not a key."
                 )
-            written.append(write(wanted_of(architecture, config, spec, target), model))
+            written.append(write(wanted_of(architecture, config, spec, target), model, revision))
         except Inexpressible as why:
             written.append(Snippet(name, reason=str(why)))
     return written
 
 
-def cropped(model: str, length: int, runtimes: Sequence[str] = tuple(RUNTIMES)) -> list[Snippet]:
-    """What to paste to read only the last `length` tokens of an input."""
-    tokenizer = f'AutoTokenizer.from_pretrained("{model}", truncation_side="left")'
+def cropped(model: str, length: int, runtimes: Sequence[str] = tuple(RUNTIMES), *, revision: str = "") -> list[Snippet]:
+    """What to paste to read only the last `length` tokens of an input; `revision` as `snippets` takes it."""
+    where = f'"{model}"' + (f', revision="{revision}"' if revision else "")
+    if model.endswith(SUFFIX):
+        folder, file = os.path.split(model)
+        where = f'"{folder}", gguf_file="{file}"'
+    tokenizer = f'AutoTokenizer.from_pretrained({where}, truncation_side="left")'
     room = f"The tokens of the answer count too: leave room for them below {length}."
     made = {
         "transformers": Snippet(

@@ -111,9 +111,9 @@ def probe(folder: Path, subject: Readings, device: torch.device) -> Probe:
     DataError if transformers cannot load or run it, or if its tokenizer does not belong to it.
     """
     ids_BT, words = passage(folder, subject.architecture)
+    stock, ids_BT = stock_model(folder, None, device), ids_BT.to(device)
+    stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are not finite
     with quiet():
-        stock, ids_BT = stock_model(folder, None, device), ids_BT.to(device)
-        stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are not finite
         return probe_model(stock, subject, ids_BT, words)
 
 

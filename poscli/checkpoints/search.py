@@ -53,7 +53,8 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     tries.best("attention", (0.8, 1.6), lambda value: f"yarn({yarn}, attention={_short(value)})")
     if tries.found:
         least = min(tries.found, key=lambda each: each.loss).spec
-        tries.best("temperature", (0, 0.6), lambda value: f"{least}+temper(c={_short(value)})")
+        shape = matrix.run.model.shape(matrix.run.length)
+        tries.best("temperature", (0, 0.6), lambda value: posthoc_spec(least, f"temper(c={_short(value)})", shape))
     return tries.found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, Config, RotaryKind
+from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, Config, RotaryKind, grown_by_yarn
 from poscli.drawing.text import named
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, Spec, parse
@@ -200,7 +200,7 @@ def _yarn(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
         raise Inexpressible("Configurations have YaRN with the ramp of its authors' code, and none with ramp=turns.")
     factor = float(options["factor"])
     keys = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_of(options, wanted)}
-    keys |= _attention(options, 0.1 * math.log(factor) + 1)
+    keys |= _attention(options, grown_by_yarn(factor))
     for key, default in (("beta_fast", 32.0), ("beta_slow", 1.0)):
         if (value := options.get(key, default)) != default:
             keys[key] = value

@@ -6,15 +6,19 @@ The servers are model_server.py, with a stock model of transformers. Those of ll
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from checkpoints import LENGTH, make, write_corpus
 from cli_runner import cli
 from model_server import Fault, ModelServer
 
-from poscli.checkpoints.served.endpoint import RETRIES
+from poscli.checkpoints.served import endpoint
+from poscli.checkpoints.served.endpoint import RETRIES, Listed, Models, connect
 from poscli.specs import parse
 from poscli.system.errors import DATA, FAILED, USAGE
 
@@ -92,6 +96,20 @@ def test_what_a_server_computes_instead_is_named_with_its_number(folder: Path, c
         assert dict(leaf.options)[key] == pytest.approx(value, rel=0.05)
 
 
+def test_a_scaling_is_looked_for_on_the_layers_that_have_it(corpus: str, tmp_path: Path) -> None:
+    """Gemma 3's layers with a window have a theta of their own, and no scaling."""
+    plain = make("gemma3", tmp_path / "plain")
+    scaled = make("gemma3", tmp_path / "scaled", rope_scaling={"rope_type": "linear", "factor": 8.0})
+    with ModelServer(plain) as ignoring, ModelServer(scaled) as scaling:
+        ignored = found(ignoring, scaled, corpus, "--target", "1x")
+        added = found(scaling, plain, corpus, "--target", "1x")
+    assert [each["name"] for each in ignored["faults"]] == ["scaling ignored"]
+    assert "should compute rope-linear(factor=8.0, base=3000.0)" in ignored["faults"][0]["said"]
+    assert [each["name"] for each in added["faults"]] == ["factor"]
+    (factor,) = [dict(layer[0].options)["factor"] for layer in parse(added["explains"]).layers if len(layer) == 1]
+    assert factor == pytest.approx(8, rel=0.05)
+
+
 def test_a_scaling_that_was_asked_for_is_right_and_one_that_is_ignored_is_named(folder: Path, corpus: str) -> None:
     asked = ("--as", "yarn(factor=4, original=1L)", "--target", "1x")
     with ModelServer(folder, {"rope_scaling": YARN}) as right, ModelServer(folder) as wrong:
@@ -117,6 +135,57 @@ def test_other_weights_are_named(folder: Path, corpus: str, tmp_path: Path) -> N
     assert document["faults"][0]["name"] == "other weights"
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_log_probabilities_that_never_change_are_those_of_other_weights(
+    folder: Path, corpus: str, form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(folder) as server:
+        monkeypatch.setattr(server, "log_probs", lambda tokens: torch.full((len(tokens) - 1,), -5.768))
+        result = audit(server, folder, corpus, "--target", "1x", *form)
+    assert result.code == FAILED
+    assert "correlate by 0.00" in " ".join(result.out.split())
+
+
+def test_a_large_difference_that_nothing_explains_is_not_called_right(
+    folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(folder) as server:
+        stock = server.model
+        monkeypatch.setattr(server, "model", lambda ids: SimpleNamespace(logits=0.6 * stock(ids).logits))
+        document = found(server, folder, corpus, "--target", "1x")
+    (fault,) = document["faults"]
+    assert fault["name"] == "unexplained"
+    assert f"differ by {document['residual']:.2f} nats" in fault["said"]
+
+
+def test_a_server_that_hangs_is_asked_once(folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(endpoint, "TIMEOUT", (1, 0.2))  # seconds
+    with ModelServer(folder) as server:
+        monkeypatch.setattr(server, "completion", lambda *_: (asked.append(1), time.sleep(0.5), (500, {}))[-1])
+        result = audit(server, folder, corpus, "--target", "1x")
+    assert (result.code, len(asked)) == (DATA, 1)
+    assert "takes too long" in result.err
+
+
+@pytest.mark.parametrize("llama_cpp", [False, True])
+def test_every_request_names_the_model(
+    folder: Path, corpus: str, llama_cpp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of several models has no other way to know which one is meant."""
+    named: set[str] = set()
+    with ModelServer(folder, llama_cpp=llama_cpp) as server:
+        answer = server.completion
+
+        def completion(path: str, request: Any, key: str) -> Any:
+            named.add(request.get("model", ""))
+            return answer(path, request, key)
+
+        monkeypatch.setattr(server, "completion", completion)
+        assert audit(server, folder, corpus, "--target", "1x").code == 0
+    assert named == {"tiny"}
+
+
 def test_a_busy_server_is_asked_again(folder: Path, corpus: str) -> None:
     with ModelServer(folder, fault=Fault(refuses=[429, 503, 500])) as server:
         assert found(server, folder, corpus, "--target", "1x")["faults"] == []
@@ -136,6 +205,44 @@ def test_the_key_comes_from_the_environment_and_is_never_shown(
     for result in (refused, taken, wrong):
         assert "secret-42" not in result.out + result.err
         assert "wrong-17" not in result.out + result.err
+
+
+def test_a_key_is_stripped_and_one_that_cannot_be_sent_is_refused(
+    folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(folder, fault=Fault(key="secret-42")) as server:
+        monkeypatch.setenv("POSCLI_API_KEY", "secret-42\n")
+        assert audit(server, folder, corpus, "--target", "1x").code == 0
+        for key in ("secret\u2026key", "secret\nkey"):
+            monkeypatch.setenv("POSCLI_API_KEY", key)
+            result = audit(server, folder, corpus)
+            assert result.code == USAGE
+            assert "POSCLI_API_KEY holds a character that no key has" in result.err
+            assert "secret" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("https://api.openai.com/v1", "Bearer secret-42"),
+        ("http://api.openai.com", None),
+        ("https://api.openai.com.example.org", None),
+        ("https://localhost", None),
+    ],
+)
+def test_the_key_of_openai_is_for_openai(url: str, sent: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+
+    def answer(kind: object, session: Any, *_: object) -> Models:
+        keys.append(session.headers.get("Authorization"))
+        return Models(data=[Listed(id="m")])
+
+    monkeypatch.setattr(endpoint, "asked", answer)
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-42")
+    connect(url)
+    monkeypatch.setenv("POSCLI_API_KEY", "own-7")
+    connect(url)
+    assert keys == [sent, "Bearer own-7"]
 
 
 BAD = {
@@ -182,11 +289,19 @@ def test_an_endpoint_that_is_none_is_refused_in_one_line(folder: Path, corpus: s
         ("localhost:8000", USAGE, "is no URL of a server"),
         ("http://[::1", USAGE, "is no URL of a server"),
         ("http://localhost:99999", USAGE, "is no URL of a server"),
-        ("http://me:word@localhost:8000", USAGE, "leave it out"),
+        ("http://me:secretword@localhost:8000", USAGE, "leave it out"),
+        ("me:secretword@localhost:8000", USAGE, "the address is no URL of a server"),
+        ("http://me:secretword@localhost:99999", USAGE, "the address is no URL of a server"),
+        ("http://me:secretword@", USAGE, "the address is no URL of a server"),
+        ("ftp://me:secretword@host", USAGE, "the address is no URL of a server"),
+        ("http://me:p?secretword@host", USAGE, "the address is no URL of a server"),
+        ("http://127.0.0.1:9/?api_key=secretword", USAGE, "leave it out"),
+        ("http://127.0.0.1:9/#secretword", USAGE, "leave it out"),
+        ("localhost/?api_key=secretword", USAGE, "the address is no URL of a server"),
     ):
         result = cli("audit", address, *asked)
         assert result.code == code
         assert said in result.err
-        assert "word@" not in result.err
+        assert "secretword" not in result.err
     assert unknown.code == USAGE
     assert "serves no large; it serves tiny" in unknown.err

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import cli
+from cli_runner import assert_refused, cli
 from published_configs import PUBLISHED, spaced, write
 
 transformers = pytest.importorskip("transformers")
 
-from poscli.checkpoints.card import card_of, read_card, read_subject  # noqa: E402
+from poscli.checkpoints.card import Card, card_of, read_subject  # noqa: E402
 from poscli.checkpoints.fault_places import EVERYWHERE, KNOWN, READ  # noqa: E402
 from poscli.checkpoints.readings import Stock, Turns, stock_reading  # noqa: E402
 
@@ -26,6 +26,10 @@ FOUR = int(transformers.__version__.split(".")[0]) < 5
 ORIGINAL = "original_max_position_embeddings"
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2}
 LLAMA |= {"num_attention_heads": 2, "vocab_size": 99, "max_position_embeddings": 256, "rope_theta": 500.0}
+
+
+def read_card(folder: Path) -> Card:
+    return card_of(read_subject(folder))
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0])
@@ -196,3 +200,35 @@ def test_values_that_llama_does_not_read_may_be_anything(tmp_path: Path, monkeyp
     )
     for each in odd:
         assert cli("card", write(tmp_path, LLAMA | each)).code in (0, 1), each
+
+
+ON = {"use_sliding_window": True, "sliding_window": 16}
+BAD: tuple[tuple[dict[str, Any], str], ...] = (
+    (SMALL | ON | {"model_type": "qwen2", "max_window_layers": "1"}, "max_window_layers = '1'"),
+    (SMALL | ON | {"model_type": "qwen2_moe", "max_window_layers": 1.5}, "max_window_layers = 1.5"),
+    (SMALL | ON | {"model_type": "dots1", "max_window_layers": "1"}, "max_window_layers = '1'"),
+    (SMALL | {"rope_theta": "500", "rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 400.0}},
+     "rope_theta = '500'"),
+    (SMALL | {"rope_scaling": LONGROPE | {ORIGINAL: 1}},
+     f"{ORIGINAL} = 1, and it must be a whole number of at least 2"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "words"), BAD)
+def test_values_that_make_no_model_are_refused_in_one_line(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+    assert_refused(("card", write(tmp_path, config)), 4, words)
+
+
+def test_a_window_may_begin_at_the_first_layer_or_where_transformers_lets_it_by_default(tmp_path: Path) -> None:
+    for first, windows in ((0, 16), (2, None), (None, None)):
+        config = SMALL | ON | {"model_type": "qwen2", "max_window_layers": first}
+        assert read_card(write(tmp_path, config)).groups[0].window == windows
+
+
+def test_a_type_that_is_a_list_is_named(tmp_path: Path) -> None:
+    config = SMALL | {"rope_scaling": {"rope_type": "linear", "type": ["linear"], "factor": 2.0}}
+    assert "two-types" in {fault.name for fault in read_card(write(tmp_path, config)).faults}
+
+
+def test_a_device_is_for_the_probe(tmp_path: Path) -> None:
+    assert_refused(("card", write(tmp_path, SMALL), "--device", "auto"), 2, "--device auto is for --probe")

@@ -15,11 +15,14 @@ import torch
 import transformers
 from checkpoints import LENGTH, make
 from cli_runner import cli, document, snapshot
+from fake_results import Shape, results, units_of
 from several_ranks import on_ranks
 
 from poscli import api
+from poscli.checkpoints import matrix
 from poscli.checkpoints.matrix import read_target
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.runs.results import Tables
 from poscli.runs.run import list_runs
 from poscli.system.errors import CorruptError, UsageError
 from poscli.tasks import open_task
@@ -158,9 +161,31 @@ def test_a_random_model_gets_no_advice_and_its_runs_can_be_reported(place: Path,
     specs = [candidate["spec"] for candidate in advice["candidates"]]
     assert sorted(filter(None, specs)) == ["rope-dynamic(base=5000.0)", "yarn(factor=2.0, base=5000.0)"]
     assert advice["target"] == 2 * LENGTH
+    assert advice["paste"] == []
     assert cli(*command, *out).err.count("nothing to do") == 3  # everything was measured before
     report = document("report", "--out", tmp_path / "results")
     assert {row["encoding"] for row in report["summary"]} >= {"llama", "llama as yarn(factor=2.0, base=5000.0)"}
+
+
+def test_what_is_pasted_counts_from_the_length_that_was_measured(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, Shape] = {
+        "llama": (1.3, lambda octaves: -0.5 * octaves),
+        "llama as yarn(factor=4.0, base=5000.0)": (1.3, lambda octaves: 0.2 * octaves),
+    }
+    length = LENGTH // 2
+    rows, _ = results(names, train_length=length, lengths=(length, 4 * length))
+    monkeypatch.setattr(matrix, "measured", lambda _: Tables(rows, rows, {"units": units_of(rows, documents=16)}))
+    asked = ("--length", length, "--target", "4x", "--as", "yarn", "--corpus", corpus(place), "--out", tmp_path / "out")
+    pasted = {each["runtime"]: each["text"] for each in document("advise", place / "llama", *asked)["paste"]}
+    for runtime, original in (
+        ("transformers 5", '"original_max_position_embeddings": 32'),
+        ("transformers 4", '"original_max_position_embeddings": 32'),
+        ("vLLM", '"original_max_position_embeddings": 32'),
+        ("llama.cpp", "--yarn-orig-ctx 32"),
+    ):
+        assert original in pasted[runtime]
 
 
 def test_lengths_of_contexts_are_binary_and_multiples_of_the_trained_length() -> None:

@@ -80,6 +80,9 @@ def test_a_prompt_is_put_into_the_chat_template_of_the_model(place: Path, tmp_pa
     ("options", "said"),
     [
         (["--chat"], "--chat is for --model"),
+        (["--model", "llama", "--corpus", "nonsense:abc"], "--corpus nonsense:abc is the text that --after reads"),
+        (["--model", "llama", "--chat"], "--chat puts a prompt into the model's chat template; give one with --prompt"),
+        (["--model", "llama", "--chat", "--prompt", "a", "--after", "30"], "--chat begins a conversation"),
         (["--model", "llama", "--run", "x"], "llama was trained on text, for which --run means nothing"),
         (["--model", "llama", "--side", "4"], "for which --side means nothing"),
         (["--model", "llama", "--corpus", "jsonl:text.jsonl", "--after", "999999"], "--after 999999: the corpus"),

@@ -16,7 +16,7 @@ from checkpoints import FAMILIES, LENGTH, ROWS, SINCE_5, make
 from torch import Tensor
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.card import read_card
+from poscli.checkpoints.card import card_of, read_subject
 from poscli.checkpoints.checkpoint_model import CheckpointModel, converted, load_checked
 from poscli.encodings import get
 from poscli.equation import Unsupported
@@ -34,6 +34,7 @@ ROUNDING = 3e-4
 VERSION_5 = int(transformers.__version__.split(".")[0]) >= 5
 COMPARED = [*FAMILIES, *(SINCE_5 if VERSION_5 else ())]
 
+LISTS: dict[str, Any] = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 3.0, 6.0]}
 # What transformers implements, for a model that was trained on 64 tokens; LongRoPE has a number per pair.
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
@@ -44,18 +45,17 @@ SCALINGS: dict[str, dict[str, Any]] = {
     "yarn-deepseek": {"rope_type": "yarn", "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 0.3}
     | {"original_max_position_embeddings": 16, "truncate": False},
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
-    "longrope": {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 3.0, 6.0], "factor": 4.0}
-    | {"original_max_position_embeddings": 64},
+    "longrope": LISTS | {"factor": 4.0, "original_max_position_embeddings": 64},
 }
 
 
-def stock(family: str, folder: Path, **changes: Any) -> tuple[Any, CheckpointModel]:
-    """A random checkpoint as transformers runs it, and as poscli does."""
+def stock(family: str, folder: Path, length: int | None = None, **changes: Any) -> tuple[Any, CheckpointModel]:
+    """A random checkpoint as transformers runs it, and as poscli does, for which it was trained on `length` tokens."""
     checkpoint = make(family, folder / family, **changes)
     how = {"attn_implementation": "eager"} if family == "gpt2" else {}  # the only one that reads all keys
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, use_safetensors=True, **how)
     model = loaded.eval()
-    known = architecture(json.loads((checkpoint / "config.json").read_text()))
+    known = architecture(json.loads((checkpoint / "config.json").read_text()), length)
     return model, converted(copy.deepcopy(model), known)
 
 
@@ -84,7 +84,7 @@ def _inference() -> Iterator[None]:
 def test_own_positions_give_the_stock_logits(family: str, tmp_path: Path) -> None:
     """And the card of what transformers has saved names no fault."""
     theirs, ours = stock(family, tmp_path)
-    assert read_card(tmp_path / family).grave == ()
+    assert card_of(read_subject(tmp_path / family)).grave == ()
     kind = ours.architecture.kind.name
     lengths = [LENGTH] if kind == "learned" or "mpt" in family else [LENGTH, 4 * LENGTH]
     for length in lengths:
@@ -181,6 +181,24 @@ def test_each_scaling_gives_the_stock_logits(family: str, scaling: str, tmp_path
         expected = theirs(input_ids=tokens(length), use_cache=False).logits
         assert apart(ours(tokens(length)), expected) < ROUNDING, ours.architecture.spec
         assert apart(plain(tokens(length)), expected) > 0.01  # the model hears of its positions at all
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}}),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+        ("phi3", {"rope_scaling": {"type": "longrope", **LISTS}, "original_max_position_embeddings": LENGTH // 2}),
+    ],
+)
+def test_a_scaling_stays_that_of_the_configuration_whatever_length_the_model_was_trained_on(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    for length in (LENGTH // 2, 2 * LENGTH):
+        theirs, ours = stock(family, tmp_path / str(length), length, **changes)
+        assert ours.shape.length == length
+        expected = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
+        assert apart(in_slices(ours, 4 * LENGTH), expected) < ROUNDING, ours.architecture.spec
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from checkpoints import make
 from cli_runner import cli
 from gguf_files import write_gguf
+from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.checkpoints.source import find
@@ -79,3 +81,31 @@ def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) ->
             assert [line.split(":")[0] for line in result.err.splitlines() if not line.startswith("unpacking")] == [
                 "error"
             ]
+
+
+def test_a_file_that_lacks_tensors_is_refused_and_nothing_of_it_is_kept(folder: Path, file: Path) -> None:
+    """What is missing transformers draws at random. A head that is the table of embeddings is not missing."""
+    short = shutil.copytree(folder, file.with_name("short"))
+    tensors = load_file(short / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if ".layers.2." not in name}
+    save_file(kept, short / "model.safetensors", metadata={"format": "pt"})
+    result = cli("extrapolate", "--model", write_gguf(short, file.with_name("short.gguf")))
+    assert (result.code, result.out) == (DATA, "")
+    assert "short.gguf lacks 9 of the tensors of its model, such as model.layers.2." in result.err
+    assert not [path for path in (file.parent / "cache" / "gguf").iterdir() if path.is_dir()]
+    tied = make("llama", file.with_name("tied"), tie_word_embeddings=True)
+    assert find(str(write_gguf(tied, file.with_name("tied.gguf")))).weights
+
+
+def test_a_part_of_a_model_is_refused_by_its_name_and_what_is_whole_is_taken(file: Path) -> None:
+    parts = file.with_name("parts")
+    parts.mkdir()
+    for n in (1, 2):
+        shutil.copy(file, parts / f"tiny-0000{n}-of-00002.gguf")
+    for path in (parts, parts / "tiny-00001-of-00002.gguf"):
+        result = cli("card", path)
+        assert result.code == USAGE
+        assert "tiny-00001-of-00002.gguf is one part of a model; join them" in result.err
+        assert "llama-gguf-split --merge" in result.err
+    whole = shutil.copy(file, parts / "tiny-00001-of-00001.gguf")
+    assert find(str(parts), config_only=True).spec == str(whole)

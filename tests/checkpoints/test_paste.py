@@ -18,7 +18,7 @@ from toys import first
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import load_checked
-from poscli.checkpoints.paste import snippets, with_keys
+from poscli.checkpoints.paste import cropped, snippets, with_keys
 from poscli.checkpoints.wanted import fixed
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_encoding
@@ -231,3 +231,25 @@ def test_the_stock_model_with_the_pasted_keys_has_the_logits_that_were_measured(
         logits = stock(input_ids=tokens, use_cache=False).logits
     # Float32 angles below 256 are off by up to 256 * 2^-22 = 6e-5. Without the keys a quarter of the spread is missing.
     assert (logits - measured).square().mean().sqrt() < 1e-3 * measured.std()
+
+
+def test_the_model_is_loaded_from_the_commit_or_the_file_that_was_measured():
+    config = config_of("llama")
+    known = architecture(config)
+    runtimes = ["transformers", "vllm"]
+    first, _, served = snippets("ORG/M", known, config, "yarn", TARGET, runtimes, revision="0123abc")
+    assert first.action == "merge into config.json"
+    assert shlex.split(served.text)[:5] == ["vllm", "serve", "ORG/M", "--revision", "0123abc"]
+    assert 'from_pretrained("ORG/M", revision="0123abc", ' in cropped("ORG/M", 64, revision="0123abc")[0].text
+    file = "/some models/whole.gguf"
+    first, _, served = snippets(file, known, config, "yarn", TARGET, runtimes)
+    assert first.action == "merge into config.json of the checkpoint that the file was converted from"
+    assert shlex.split(served.text)[:3] == ["vllm", "serve", file]
+    assert 'from_pretrained("/some models", gguf_file="whole.gguf", ' in cropped(file, 64)[0].text
+
+
+@pytest.mark.parametrize("family", ["helium", "flex_olmo"])
+def test_a_model_type_that_llama_cpp_does_not_have_gets_the_reason(family):
+    config = config_of(family)
+    (found,) = snippets("M", architecture(config), config, "yarn", TARGET, ["llama.cpp"])
+    assert (found.text, "llama.cpp has no models of type" in found.reason) == ("", True)

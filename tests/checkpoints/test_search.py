@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoints import LENGTH
-from cli_runner import assert_refused, document
+from checkpoints import LENGTH, make
+from cli_runner import assert_refused, cli, document
 
 from poscli.checkpoints import matrix, search
 from poscli.checkpoints.request import AdviceRequest
 from poscli.checkpoints.search import searched
 from poscli.evaluation.measure import EvaluationSetup
+from poscli.report.advice import Advice
 
 OWN = 5000.0  # theta of the model
 
 
-def asked(place: Path) -> matrix.Matrix:
+def asked(place: Path, family: str = "llama") -> matrix.Matrix:
     request = AdviceRequest.model_validate({"corpus": f"jsonl:{place / 'text.jsonl'}", "as": ["yarn"]})
-    return matrix.opened(str(place / "llama"), "2x", request, device_name="cpu", runs=Path("runs"))
+    return matrix.opened(str(place / family), "2x", request, device_name="cpu", runs=Path("runs"))
 
 
 class PlantedEnd:
@@ -64,6 +66,17 @@ def test_what_is_found_is_where_the_loss_is_least(place: Path, monkeypatch: pyte
     assert sorted(chosen) != sorted(scored)
 
 
+def test_a_temperature_is_that_of_all_layers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma 3 has two layers with a window, then one without."""
+    make("gemma3", place / "gemma3")
+    monkeypatch.setattr(search, "ends", lambda setup: [PlantedEnd()])
+    monkeypatch.setattr(search, "with_encoding", lambda model, spec, trained: spec)
+    layers = searched(asked(place, "gemma3"))[-1].spec.split("|")
+    assert len(layers) == 3
+    assert len({temper for layer in layers for temper in re.findall(r"temper\(.*?\)", layer)}) == 1
+    assert all("temper" in layer for layer in layers)
+
+
 def test_no_number_is_looked_for_when_the_time_is_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "ends", lambda setup: [PlantedEnd()])
     assert searched(asked(place), until=-math.inf) == []
@@ -83,3 +96,31 @@ def test_a_model_without_rope_is_refused(place: Path) -> None:
     corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}")
     asked = ("advise", place / "bloom", "--target", "2x", "--search", *corpus)
     assert_refused(asked, 2, "--search looks for numbers of rope, and bloom has none", notes=1)
+
+
+def test_a_commit_of_the_hub_is_pasted_with_the_last_tokens(place: Path) -> None:
+    advice = Advice(model="M", target=128, train_length=64, candidates=(), chosen=None, documents=1, seeds=1)
+    of_hub = replace(asked(place), model="ORG/M", revision="0123abc")
+    (pasted,), _, _ = matrix.to_paste(of_hub, advice, ["transformers"])
+    assert '"ORG/M", revision="0123abc"' in pasted.text
+
+
+def test_a_plan_says_that_the_search_is_missing_from_it(place: Path) -> None:
+    corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}")
+    result = cli("advise", place / "llama", "--target", "2x", "--search", "--dry-run", *corpus)
+    assert result.code == 0
+    assert "without --search, and without the encodings that it would add" in " ".join(result.err.split())
+
+
+def test_a_search_of_more_than_an_hour_is_asked_for_before_it_begins(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def began(*_: object, **__: object) -> None:
+        raise AssertionError("the search began")
+
+    monkeypatch.setattr(search, "searched", began)
+    corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}")
+    asked = ("advise", place / "llama", "--target", "2x", "--search", *corpus)
+    assert_refused((*asked, "--minutes", 61), 2, "this takes about", notes=1)
+    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", 0.0)
+    assert_refused(asked, 2, "this takes about", notes=1)

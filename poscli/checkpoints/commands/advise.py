@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from poscli.checkpoints.search import Found
 
 SEARCH_SHARE = 1 / 3  # of --minutes, after which no further number is looked for
+SEARCHED = 5  # evaluations of the model as it is, which take about as long as the search and what it adds
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
 
 Model = Annotated[str, typer.Argument(metavar="DIR|hf:ORG/NAME", help="A checkpoint of transformers.")]
@@ -77,25 +78,31 @@ def advise(
         if name not in PROGRAMS:
             raise UsageError(f"--runtime {name!r}: {near(name, PROGRAMS)}")
     asked = matrix.opened(model, target, request, device_name=device, runs=out_ / "runs")
+    if dry_run:
+        plan.show(evaluations(asked.work, why=False), json_)
+        if request.minutes is not None:
+            note(f"this is without a limit: --minutes {request.minutes:g} leaves encodings out, or reads less text")
+        if request.search:
+            note("this is without --search, and without the encodings that it would add")
+        return
+    if request.minutes is not None:
+        plan.confirm(60 * request.minutes, "--minutes", yes=yes)
+    else:
+        seconds = sum(job.seconds for job in evaluations(asked.work, why=False))
+        if request.search:
+            seconds += SEARCHED * evaluations(asked.work[:1], why=False, anew=True)[0].seconds
+        plan.confirm(seconds, "--target or --tokens, or give --minutes", yes=yes)
     found: list[Found] = []
-    if request.search and not dry_run:
+    if request.search:
         found = searched(asked, until=begun + 60 * SEARCH_SHARE * (request.minutes or math.inf))
         named = [*(request.as_ or [ALL]), *(each.spec for each in found)]
         wider = request.model_copy(update={"as_": list(dict.fromkeys(named))})
         asked = matrix.opened(model, target, wider, device_name=device, runs=out_ / "runs")
     left_out: tuple[budget.Dropped, ...] = ()
-    if request.minutes is not None and not dry_run:
-        plan.confirm(60 * request.minutes, "--minutes", yes=yes)
+    if request.minutes is not None:
         spent = budget.within(asked, request.minutes, begun=begun)
         tables, left_out = spent.tables, spent.left_out
     else:
-        jobs = evaluations(asked.work, why=False)
-        if dry_run:
-            plan.show(jobs, json_)
-            if request.minutes is not None:
-                note(f"this is without a limit: --minutes {request.minutes:g} leaves encodings out, or reads less text")
-            return
-        plan.confirm(sum(job.seconds for job in jobs), "--target or --tokens, or give --minutes", yes=yes)
         tables = matrix.measured(asked)
     advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.name, asked.target)
     advice = replace(advice, unfollowed=len(left_out))

@@ -63,7 +63,8 @@ def audit_server(
     """Say whether a server computes the positions that its model's config.json states, and how far it reads.
 
     The server must give log-probabilities of a prompt: vLLM, SGLang and llama.cpp do. The same checkpoint is read here,
-    and both are compared. A key is read from POSCLI_API_KEY. The exit code is 1 if there are faults.
+    and both are compared. A key is read from POSCLI_API_KEY; OPENAI_API_KEY is sent to openai.com only. The exit code
+    is 1 if there are faults.
     """
     from poscli.checkpoints.served.audit import audited, open_audit
 

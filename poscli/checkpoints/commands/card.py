@@ -44,6 +44,8 @@ def card(
     from poscli.system.device import device_of
     from poscli.system.memory import unaffordable
 
+    if device != "cpu" and not probe:
+        raise UsageError(f"--device {device} is for --probe: without it no weights are loaded; leave it out")
     source = find(model, config_only=not probe)
     subject = read_subject(source.folder)
     facts = card_of(subject)

@@ -39,12 +39,18 @@ class CheckpointWriter(OtherWriters):
     chat: Chat = False
     corpus: Corpus = None
 
-    def writer(self, device: torch.device) -> Writer | None:
+    def writer(self, device: torch.device, prompt: str | None, after: int | None) -> Writer | None:
         if self.model is None:
             for name, value in (("--chat", self.chat), ("--corpus", self.corpus)):
                 if value:
                     raise UsageError(f"{name} is for --model: a trained run has its own text; leave it out")
             return None
+        if self.corpus and after is None:
+            raise UsageError(f"--corpus {self.corpus} is the text that --after reads; give that too, or leave it out")
+        if self.chat and after is not None:
+            raise UsageError("--chat begins a conversation, which does not go on after a text; leave out --after")
+        if self.chat and not prompt:
+            raise UsageError("--chat puts a prompt into the model's chat template; give one with --prompt")
         from poscli.checkpoints import CORPUS
         from poscli.checkpoints.models import Wish, checkpoint_config, config_of, load_checkpoint
         from poscli.checkpoints.source import GENERATION, find

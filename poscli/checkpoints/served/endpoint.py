@@ -5,7 +5,7 @@ itself (`echo` with `logprobs`: vLLM, SGLang and others). The server of llama.cp
 generates, but takes a bias on the scores, which decides what it generates and leaves the log-probabilities as they are:
 so it is made to generate the tokens of the text. Of each request it computes only what it has not read before.
 
-A key is read from POSCLI_API_KEY or OPENAI_API_KEY, and never shown.
+A key is read from POSCLI_API_KEY, or for servers of OpenAI from OPENAI_API_KEY, and never shown.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ KEYS = ("POSCLI_API_KEY", "OPENAI_API_KEY")
 RETRIES = Retry(
     total=6,
     connect=1,
+    read=False,  # what takes too long once would take as long again
     backoff_factor=0.5,  # half a second, one, two, ... between them, or as long as the server asks for
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=None,
@@ -163,6 +164,7 @@ class LlamaCpp(Server):
         found = []
         for end in range(len(tokens) - last, len(tokens)):
             request = {
+                "model": self.model,
                 "prompt": list(tokens[:end]),
                 "n_predict": 1,
                 "n_probs": 1,
@@ -188,24 +190,32 @@ def _finite(values: Sequence[float | None], url: str) -> NDArray[np.float64]:
 def connect(url: str, model: str | None = None) -> Server:
     """The server at a URL, such as http://localhost:8000, and the model that it serves, or the one that is named.
 
-    UsageError for what is no URL, and for a name that the server does not know; DataError if it does not answer, or
-    refuses the key.
+    UsageError for what is no URL, for a key that cannot be sent, and for a name that the server does not know;
+    DataError if it does not answer, or refuses the key.
     """
+    secret = {*"@?#"} & {*url}  # what is beside them may be a password or a key
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # brackets without an end, a port above 65535
         valid = False
     if not valid:
-        raise UsageError(f"{printable(url)} is no URL of a server; write http://HOST:PORT or https://HOST")
-    if parts.username or parts.password:
-        raise UsageError(f"the URL holds a password: leave it out, and set {KEYS[0]} to the server's key")
+        what = "the address" if secret else printable(url)
+        raise UsageError(f"{what} is no URL of a server; write http://HOST:PORT or https://HOST")
+    if secret:
+        raise UsageError(
+            f"the URL holds a password, a query or a fragment: leave it out, and set {KEYS[0]} to the server's key"
+        )
     root = url.rstrip("/").removesuffix("/v1")
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(max_retries=RETRIES))
-    if key := next((os.environ[name] for name in KEYS if os.environ.get(name)), ""):
-        session.headers["Authorization"] = f"Bearer {key}"
+    of_openai = parts.scheme == "https" and f".{parts.hostname}".endswith(".openai.com")
+    for name in reversed(KEYS if of_openai else KEYS[:1]):
+        if key := os.environ.get(name, "").strip():
+            if not (key.isascii() and key.isprintable()):
+                raise UsageError(f"{name} holds a character that no key has; set it to the key alone, in plain ASCII")
+            session.headers["Authorization"] = f"Bearer {key}"
     listed = {each.id: each for each in asked(Models, session, "GET", f"{root}/v1/models").data}
     names = printable(", ".join(listed) or "none")
     if model is not None and model not in listed:
@@ -225,7 +235,7 @@ def asked(kind: type[M], session: requests.Session, method: str, url: str, reque
     except requests.RequestException as error:
         what = "takes too long" if isinstance(error, requests.Timeout) else "does not answer"
         raise DataError(f"{url} {what} ({type(error).__name__}); is the server running, and the URL right?") from error
-    said = " ".join(response.text.split())[:MOST_SAID]
+    said = "" if response.ok else " ".join(response.text.split())[:MOST_SAID]
     if response.status_code in (401, 403):
         raise DataError(f"{url} refuses the key ({response.status_code}); set {KEYS[0]} to one that it takes")
     if response.status_code == 429:

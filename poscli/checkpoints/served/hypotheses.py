@@ -6,13 +6,13 @@ server gives is found by fitting them (audit.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, Options
+from poscli.checkpoints.architecture import grown_by_yarn
+from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, WINDOW, Options
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, parse
 
@@ -35,9 +35,12 @@ class Theory:
 def theories(expected: str, length: int) -> list[Theory]:
     """The mistakes that are looked for in a server which should compute the positions `expected`; none without rope.
 
-    `length` is the trained length, to which YaRN refers where the spec names no other.
+    They are of the layers without a window, if there are any, which are those that another spec would replace. `length`
+    is the trained length, to which YaRN refers where the spec names no other.
     """
-    leaves = [leaf for layer in parse(expected).at(length).layers for leaf in layer]
+    layers = parse(expected).at(length).layers
+    reached = [layer for layer in layers if all(leaf.name != WINDOW for leaf in layer)] or layers
+    leaves = [leaf for layer in reached for leaf in layer]
     leaf = next((leaf for leaf in leaves if "base" in get(leaf.name).options()), None)
     return [] if leaf is None else list(_theories(leaf, length))
 
@@ -135,4 +138,4 @@ def _attention_of(leaf: Leaf, factor: float) -> float:
     given = dict(leaf.options).get("attention")
     if given is not None:
         return float(str(given))
-    return 0.1 * math.log(factor) + 1 if leaf.name == YARN else 1.0
+    return grown_by_yarn(factor) if leaf.name == YARN else 1.0

@@ -102,7 +102,7 @@ class Writer:
 class OtherWriters(AddedOptions):
     """Options of `poscli generate` that name a model which is not a run that poscli has trained."""
 
-    def writer(self, device: torch.device) -> Writer | None:
+    def writer(self, device: torch.device, prompt: str | None, after: int | None) -> Writer | None:
         """The model, None if none is named; UsageError for options that do not go together."""
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ def generate(
     sampling = Sampling(temperature, seed, device_of(device))
     text_options: dict[str, object] = {"--prompt": prompt, "--tokens": tokens, "--after": after, "--as": as_}
     image_options: dict[str, object] = {"--rows": rows, "--side": side, "--image": image, "--to": to}
-    for writer in filter(None, (other.writer(sampling.device) for other in others)):
+    for writer in filter(None, (other.writer(sampling.device, prompt, after) for other in others)):
         _refuse(writer.name, "text", {"--run": run, "--enc": enc} | image_options)
         _continue_text(writer, prompt, as_, after, tokens or TOKENS, sampling, json_)
         return
@@ -294,6 +294,9 @@ def _print_as_it_comes(stream: Iterator[int], coder: Tokenizer, prompt: str, *, 
                 data().flush()
     except Unsupported as error:
         ended = f"stopped: {error}"
+    pieces.append(decoder.decode(b"", final=True))  # of a character that has not ended
+    if not quiet:
+        data().write(_shown(pieces[-1]))
     return Generated("".join(pieces), ids, time.perf_counter() - start, ended)
 
 
