@@ -163,7 +163,8 @@ def refuse_other_corpus(config: RunConfig, request: ExtrapolateRequest) -> None:
         return
     given = f"--on {request.on[0]}"
     for corpus in request.on:
-        source_of(corpus)
+        if source_of(corpus).spec == f"whole:{config.corpus}":
+            raise UsageError(f"--on {corpus}: {config.encoding} was trained on two thirds of it; leave out `whole:`")
     if config.checkpoint is not None:
         raise UsageError(f"{given}: a checkpoint is evaluated on any corpus with --corpus; give that in its place")
     if not TASKS.get(config.task).reads_text:

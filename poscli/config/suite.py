@@ -97,8 +97,10 @@ class Suite(Request):
 
 
 def _with(request: RequestT, other: RequestT) -> RequestT:
-    """A request with the values that the other one sets instead."""
-    return request.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
+    """A request with the values that the other one sets instead; of a table, with the keys that it sets."""
+    values = {name: getattr(other, name) for name in other.model_fields_set}
+    tables = {name: getattr(request, name) | value for name, value in values.items() if isinstance(value, dict)}
+    return request.model_copy(update=values | tables)
 
 
 def load_suite(path: Path) -> Suite:
@@ -115,7 +117,8 @@ def load_suite(path: Path) -> Suite:
         raise UsageError(f"{path}: {refusal_of(Suite, error)}") from error
 
 
-TAKEN = ("runs", "bench")  # folders of the results that are not reports of suites
+# Folders of the results that are not reports of suites.
+TAKEN = ("runs", "bench", "report", "tune", "corpus", "generated", "inspect")
 
 
 def report_folder(out: Path, suite: Path) -> Path:

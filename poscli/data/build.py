@@ -9,14 +9,14 @@ at a time is held in memory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from poscli.data.source import PARTS, Document, Part, Source
+from poscli.data.source import PARTS, Document, Part, Reading, Source
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
@@ -68,6 +68,33 @@ def split_documents(documents: Sequence[StoredDocument], whole: bool = False) ->
         parts["tune"] = [document for document in parts["train"] if document.digest in chosen]
         parts["train"] = [document for document in parts["train"] if document.digest not in chosen]
     return parts
+
+
+def divided(source: Source) -> Reading:
+    """The documents of a source, each with the split that it has in this corpus; a single one in its three parts.
+
+    What is made of a document belongs to the document's split, so that no model that has trained on one of the two is
+    scored on the other. The source is read twice; a document that only the second reading has is for training.
+    """
+    documents, origin = source.read()
+    known: dict[bytes, StoredDocument] = {}
+    for content, part in documents:
+        digest = hashlib.sha256(content).digest()
+        if content:
+            kept = _held_out_first(part, known[digest].part) if digest in known else part
+            known[digest] = StoredDocument(digest, 0, len(content), kept)
+    alone = len(known) == 1 and all(document.part is None for document in known.values())
+    parts = split_documents(list(known.values()), source.whole) if known and not alone else {}
+    part_of = {document.digest: part for part, chosen in parts.items() for document in chosen}
+
+    def again() -> Iterator[Document]:
+        for content, _ in source.read().documents:
+            if not alone:
+                yield Document(content, part_of.get(hashlib.sha256(content).digest(), "train"))
+            elif content:
+                yield from (Document(content[a:b], part) for part, (a, b) in _bounds(source, content).items())
+
+    return Reading(again(), origin)
 
 
 def hold_out(sizes: Sequence[int]) -> list[int]:
@@ -150,7 +177,8 @@ def build_arrays(source: Source, documents: Iterable[Document], tokenizer: Token
         parts = _cut(source, stored[0], spool) if alone else split_documents(stored, source.whole)
         for name in needed:
             if not parts[name]:
-                raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
+                cure = "name splits that do as @TRAIN[,VALID]" if "hf" in spec.split(":") else "add text to it"
+                raise DataError(f"{spec} holds no text for the {name} split; {cure}")
         if isinstance(tokenizer, TrainedTokenizer) and not tokenizer.content:
             if not parts["train"]:
                 raise DataError(
@@ -182,8 +210,7 @@ def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocumen
         if known:
             copies += 1
             copied_bytes += known.size
-            kept = next((held for held in ("valid", "tune") if held in (part, known.part)), known.part)
-            stored[digest] = StoredDocument(digest, known.offset, known.size, kept)
+            stored[digest] = StoredDocument(digest, known.offset, known.size, _held_out_first(part, known.part))
         elif content:
             stored[digest] = StoredDocument(digest, spool.tell(), len(content), part)
             spool.write(content)
@@ -197,9 +224,14 @@ def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocumen
     return list(stored.values())
 
 
-def _cut(source: Source, document: StoredDocument, spool: BinaryIO) -> Parts:
-    """The parts of a corpus that is a single document."""
-    spec, content, size = source.spec, _read(document, spool), document.size
+def _held_out_first(part: Part | None, other: Part | None) -> Part | None:
+    """The split of a document of which two copies have these ones."""
+    return next((held for held in ("valid", "tune") if held in (part, other)), other)
+
+
+def _bounds(source: Source, content: bytes) -> dict[Part, tuple[int, int]]:
+    """Where the parts of a corpus that is a single document begin and end, in bytes."""
+    spec, size = source.spec, len(content)
     first, second = cut_points(content, source.whole)
     if first >= second or (first == 0 and not source.whole):
         raise DataError(f"{spec} holds {size} bytes in all, too few to hold any out; add text to it")
@@ -207,11 +239,16 @@ def _cut(source: Source, document: StoredDocument, spool: BinaryIO) -> Parts:
     note(
         f"{spec} is one document: {trained} {second - first} are held out, and its last {size - second} are for tuning"
     )
-    bounds = dict(zip(PARTS, ((0, first), (first, second), (second, size)), strict=True))
+    return dict(zip(PARTS, ((0, first), (first, second), (second, size)), strict=True))
+
+
+def _cut(source: Source, document: StoredDocument, spool: BinaryIO) -> Parts:
+    """The parts of a corpus that is a single document."""
+    content = _read(document, spool)
     return {
-        part: [StoredDocument(hashlib.sha256(content[a:b]).digest(), document.offset + a, b - a)]
-        for part, (a, b) in bounds.items()
-    } | ({"train": []} if source.whole else {})
+        part: [StoredDocument(hashlib.sha256(content[a:b]).digest(), document.offset + a, b - a)] if a < b else []
+        for part, (a, b) in _bounds(source, content).items()
+    }
 
 
 def _write_tokens(path: Path, documents: list[StoredDocument], spool: BinaryIO, tokenizer: Tokenizer) -> list[int]:

@@ -197,8 +197,11 @@ def row_source(
     path, files = find_files(kind, name, tuple(f".{kind}{suffix}" for suffix in ("", *compressions)))
     field = field or DEFAULT_FIELD
     spec = f"{kind}:{path}" + (f"#{field}" if field != DEFAULT_FIELD else "")
-    documents = (Document(content) for file in files for content in rows(file, field))
-    return Source(spec, stamps(files), lambda: Reading(documents, {}))
+
+    def read() -> Reading:
+        return Reading((Document(content) for file in files for content in rows(file, field)), {})
+
+    return Source(spec, stamps(files), read)
 
 
 def field_bytes(row: dict[str, Any], field: str, where: str) -> bytes:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 Part = Literal["train", "valid", "tune"]
 PARTS: tuple[Part, ...] = get_args(Part)  # build.py says what each is for
-
-
-def split_of(content: bytes) -> Part:
-    """The split of a document that others are made of, and of all that is made of it: decided by its SHA-256.
-
-    Two thirds are for training, a quarter is scored, a twelfth is for tuning. So a model that is trained on what was
-    made of a document is never scored on something else that was made of it.
-    """
-    share = int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
-    return "train" if share < 2 / 3 else "valid" if share < 11 / 12 else "tune"
 
 
 class Document(NamedTuple):
@@ -41,5 +30,5 @@ class Source:
 
     spec: str  # canonical: equal corpora have equal specs
     stamp: Any  # a JSON value that differs whenever the contents may differ, found without reading them
-    read: Callable[[], Reading]  # raises DataError; so does iterating over the documents
+    read: Callable[[], Reading]  # each call reads anew; raises DataError, and so does iterating over the documents
     whole: bool = False  # nothing is set aside for training

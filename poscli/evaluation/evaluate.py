@@ -19,7 +19,7 @@ from poscli.config.validate import longest_window
 from poscli.equation import Encoding
 from poscli.evaluation.losses import NLL, MeasuredLosses
 from poscli.evaluation.measure import Evaluation, EvaluationSetup, score
-from poscli.evaluation.plan import record_of
+from poscli.evaluation.plan import FAILED_STATES, record_of
 from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.tables import answer_rows, eval_rows, position_rows, recall_rows, unit_rows
@@ -46,7 +46,6 @@ from poscli.tasks import TASKS, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 OF_CHECKPOINTS = "sink(4)+window"  # measured as well: without its first tokens in view, a large model breaks
 LONGEST_RATIO = 16  # times the training length, unless another length is asked for
 CHECKPOINT_STRIDE = 128

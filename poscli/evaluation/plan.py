@@ -22,6 +22,7 @@ from poscli.system.plugins import is_outside, source_hash
 from poscli.tasks import HeldOut, Spans, Task
 
 PAIRED = CROP  # the baseline whose loss minus the model's is the context gain
+FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 # Windows that are measured whole, for the curve of the loss by position: at least so many, and as many as have so many
 # times the tokens that a protocol scores. Of the others only what is scored is measured, for which a model of two
 # layers takes half the time.
@@ -183,6 +184,8 @@ def _distinct(spans: Spans) -> Spans:
 def record_of(run: Run, settings: EvaluationSettings) -> dict[str, Any]:
     """What eval.json says about an evaluation; two evaluations with equal records give equal results.
 
+    A training that failed is part of it, because it can be repeated, and may succeed then.
+
     Plugins that decide the trained model are part of the run's own configuration; here are those of the encoding that
     the model is evaluated as, of the protocols and of the baselines.
     """
@@ -195,4 +198,6 @@ def record_of(run: Run, settings: EvaluationSettings) -> dict[str, Any]:
             specs.append(name)
     parts |= {leaf.name: get(leaf.name) for spec in specs for layer in parse(spec).layers for leaf in layer}
     sources = {name: source_hash(part) for name, part in sorted(parts.items()) if is_outside(part)}
-    return settings.record() | ({"plugins": sources} if sources else {})
+    state = run.status()["state"]
+    record = settings.record() | ({"plugins": sources} if sources else {})
+    return record | ({"training": state} if state in FAILED_STATES else {})

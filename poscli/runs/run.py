@@ -10,7 +10,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from poscli.config.run import LONGEST_SLUG, SCHEMA, OtherCorpus, Recalibration, RunConfig, slug, write_run_config
 from poscli.config.validate import refusal_of
-from poscli.runs.lock import is_locked, locked, unused
+from poscli.runs.lock import LOCK, is_locked, locked, unused
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.console import note, warn_once
 from poscli.system.errors import CorruptError, ForeignError, PoscliError, UsageError
@@ -36,6 +36,7 @@ EVALUATED, EXPLAINED = "eval.json", "why.json"
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
 TUNING = "tuning.json"  # of earlier versions, which measured engines; it is not read
 TRASH = ".deleted"  # beside the runs; one level deeper than the folders that are listed as runs
+INTERRUPTED_SECONDS = 60  # what lies there for longer, no process is deleting any more
 CHECKPOINTS, LOSSES, POSTHOC = "checkpoints", "nll", "as"  # folders: weights, losses of tokens, other encodings
 # What a run has only once it works.
 RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, LOSSES, POSTHOC)
@@ -325,7 +326,7 @@ def delete_run(folder: Path) -> None:
 
     The folder is first moved away under another name, so that a deletion that is interrupted leaves no half of a run
     behind. Links inside the folder are removed, never followed. UsageError if the folder is itself a link or does not
-    exist, LockedError if another process works on the run, PoscliError if the system refuses.
+    exist, LockedError if another process works on the run or evaluates it, PoscliError if the system refuses.
     """
     if folder.is_symlink():
         raise UsageError(f"{folder} is a symbolic link, whose target may be used elsewhere; remove the link by hand")
@@ -334,12 +335,23 @@ def delete_run(folder: Path) -> None:
     trash = folder.parent / TRASH
     if trash.is_symlink():
         raise UsageError(f"{trash} is a symbolic link, where poscli moves what it deletes; remove the link by hand")
+    aside = None
     try:
         trash.mkdir(exist_ok=True)
         aside = Path(tempfile.mkdtemp(dir=trash))
-        with unused(folder):
+        with ExitStack() as held:
+            for lock in (folder / LOCK, *folder.glob(f"{POSTHOC}/*/{LOCK}")):  # of the evaluations, too
+                held.enter_context(unused(lock.parent))
             folder.rename(aside / folder.name)
+    except FileNotFoundError as error:
+        raise PoscliError(f"cannot delete {folder}: another process deletes runs there, too; try again") from error
     except OSError as error:
         raise PoscliError(f"cannot delete {folder}: {error.strerror or error}; change its permissions") from error
-    finally:  # also of what earlier deletions, which were interrupted, have moved away
-        shutil.rmtree(trash, ignore_errors=True)  # another process may be emptying it as well; refuses a link
+    finally:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)  # refuses a link
+        with suppress(OSError):  # another process may be emptying it as well
+            for left in trash.iterdir():  # of earlier deletions, which were interrupted
+                if time.time() - left.lstat().st_mtime > INTERRUPTED_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+            trash.rmdir()

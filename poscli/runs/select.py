@@ -16,7 +16,8 @@ UNFINISHED = ("planned", "training", "interrupted")  # states in which a run has
 def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
     """The runs of a folder with one of these ids (or beginnings of ids) and encodings; an empty list selects all.
 
-    Damaged runs are left out with a note; CorruptError if an id names one, or if there are no others.
+    Damaged runs are left out with a note; CorruptError if an id names one, or if there are no others. UsageError if
+    nothing is selected.
     """
     known, damaged = opened_runs(runs)
     wanted_but_damaged = [error for name, error in damaged.items() if any(name.startswith(id_) for id_ in ids)]
@@ -34,12 +35,13 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
     for wanted in canonical:
         if all(run.config.encoding != wanted for run in known):
             raise UsageError(f"no run in {runs} has the encoding {wanted}: {near(wanted, trained_with)}")
-    return [
-        run
-        for run in known
-        if (not ids or any(run.id.startswith(id_) for id_ in ids))
-        and (not canonical or run.config.encoding in canonical)
-    ]
+    selected = [run for run in known if not ids or any(run.id.startswith(id_) for id_ in ids)]
+    selected = [run for run in selected if not canonical or run.config.encoding in canonical]
+    if not selected:
+        raise UsageError(
+            f"no run {' or '.join(ids)} in {runs} has the encoding {' or '.join(canonical)}; leave out one of the two"
+        )
+    return selected
 
 
 def trained(runs: list[Run]) -> list[Run]:

@@ -117,28 +117,18 @@ def run_summaries(runs: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _damage(run: Run) -> str:
-    """What is wrong with the files of a run that can be read, and what repairs it; "" if nothing is."""
-    if fault := run.status_fault():
-        return fault
+def run_summary(run: Run) -> dict[str, Any]:
+    """The state of a run that can be read. `damaged` is what is wrong with its log or its evaluations, or empty."""
+    status, config, now = run.status(), run.config, activity(run.folder)
+    bpb, damaged = None, run.status_fault()
     try:
-        training_log(run)
+        bpb = _bpb_at_end(training_log(run))
         if was_evaluated(run):
             check_evaluation(run)
         for folder in part_folders(run):
             check_evaluation(open_evaluated(folder))
     except CorruptError as error:
-        return str(error)
-    return ""
-
-
-def run_summary(run: Run) -> dict[str, Any]:
-    """The state of a run that can be read. `damaged` is what is wrong with its log or its evaluations, or empty."""
-    status, config, damaged, now = run.status(), run.config, _damage(run), activity(run.folder)
-    try:
-        bpb = _bpb_at_end(training_log(run))
-    except CorruptError:
-        bpb = None
+        damaged = damaged or str(error)
     return {
         "run_id": run.id,
         "encoding": config.encoding,

@@ -25,38 +25,42 @@ from poscli.sweep.job import Job, perform
 from poscli.system.errors import USAGE, Interrupted
 from poscli.tasks import open_task
 
+HandedOver = queue.Queue[Job | ValidationError | None]
+
 
 def main(jobs: TextIO, outcomes: TextIO) -> int:
     """Execute jobs until there are none left.
 
     The exit code is 0 even if jobs failed, 2 if a line is not a job, and that of the signal if one stopped a job.
     """
-    opened, lines, working = cache(open_task), queue.SimpleQueue[str](), threading.Event()
-    threading.Thread(target=_read, args=(jobs, lines, working), daemon=True).start()
-    while line := lines.get():
-        try:
-            job = Job.model_validate_json(line)
-        except ValidationError as error:
-            cause = refusal_of(Job, error)
+    opened, handed_over = cache(open_task), HandedOver()
+    threading.Thread(target=_read, args=(jobs, handed_over), daemon=True).start()
+    while (job := handed_over.get()) is not None:
+        if isinstance(job, ValidationError):
+            cause = refusal_of(Job, job)
             sys.stderr.write(f"error: stdin is not a job ({cause}); it takes what Job.model_dump_json writes\n")
             return USAGE
-        working.set()
         try:
             outcome = perform(job, opened)
         except Interrupted as stop:
             return stop.exit_code
-        working.clear()
+        handed_over.task_done()
         outcomes.write(outcome.model_dump_json() + "\n")
         outcomes.flush()
     return 0
 
 
-def _read(jobs: TextIO, lines: queue.SimpleQueue[str], working: threading.Event) -> None:
-    """Pass on the lines of stdin, and an empty one at its end."""
-    for line in jobs:
-        lines.put(line)
-    lines.put("")
-    if working.is_set():
+def _read(jobs: TextIO, handed_over: HandedOver) -> None:
+    """Pass on the jobs on stdin, up to a line that is not one, and None at its end."""
+    try:
+        for line in jobs:
+            handed_over.put(Job.model_validate_json(line))
+    except ValidationError as error:
+        handed_over.put(error)
+        return
+    unanswered = handed_over.unfinished_tasks > 0  # also by a job that has not begun yet
+    handed_over.put(None)
+    if unanswered:
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -72,7 +72,7 @@ class Crew:
         What is done already plays no part, so that an interrupted run goes on with as many threads as it began with.
         """
         cores, cpu = usable_cores(), torch.device("cpu")
-        asked = (self.workers, self.cpus, self.gpus, self.memory)
+        asked = (self.workers, self.cpus, self.gpus)
         if any(each is not None for each in asked) or device_of(self.device) != cpu:
             return self
         narrow = all(config.model.width < NARROW for config in configs)
@@ -81,6 +81,8 @@ class Crew:
             return self
         different = dict.fromkeys(config.model_copy(update={"seed": 0}) for config in configs)
         largest = max(training_bytes(config, cpu) for config in different)
+        if self.memory is not None:
+            largest = self.memory * 2**30
         fitting = int(USABLE * free_memory(cpu) / (PROCESS_BYTES + largest))
         return replace(self, workers=max(1, min(cores, fitting)), cpus=1, chosen=True)
 
@@ -97,10 +99,13 @@ class Crew:
         """The workers, for jobs whose results go into the folder `runs`. `check` has passed.
 
         `needed` is the memory of the jobs that are left; if there are none, this process is the only worker. UsageError
-        if jobs that would run at the same time do not fit the memory, or if two of them could work on one run, because
-        locks in the folder do not hold.
+        if jobs that would run at the same time do not fit the memory, if two of them could work on one run, because
+        locks in the folder do not hold, or for what is asked of several workers where there is one.
         """
         if not needed or self.alone:
+            for option, value in {"--gpus": self.gpus, "--memory": self.memory}.items():
+                if needed and value is not None:
+                    raise UsageError(f"{option} {value:g} is for several workers; give --workers too, or leave it out")
             yield Here()
             return
         with self._started(needed, runs) as workers:

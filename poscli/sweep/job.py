@@ -34,7 +34,7 @@ from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
 from poscli.runs.run import Run
 from poscli.specs import parse, refuse_twice, with_layouts
-from poscli.sweep.tune import JUDGED, Tuning, evaluation_of_trial, tuned_configs
+from poscli.sweep.tune import JUDGED, Tuning, rows_of_trial, tuned_configs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
@@ -120,7 +120,7 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
         )
     (run,) = train(TrainingSetup((config,), task, device), job.runs)
     if job.trial:
-        evaluate([evaluation_of_trial(run, task.tuning(), device)])
+        rows_of_trial(run, task.tuning(), device)
         return
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
         for setup in setups_on(each, job.extrapolate, device, open_task=open_task):
@@ -162,8 +162,16 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
             f"lengths = {changed[0].lengths!r} changes no encoding of the suite: a paper's proportion is known for "
             "none of their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
         )
-    jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
-    jobs = list({job.config: job for job in jobs}.values())
+    known: dict[RunConfig, tuple[int, Job]] = {}
+    for number, part in enumerate(suite.parts(), 1):
+        for job in _jobs_of_part(part, device, runs):
+            first, same = known.setdefault(job.config, (number, job))
+            if same.extrapolate != job.extrapolate:
+                raise UsageError(
+                    f"the parts {first} and {number} of the suite train {job.label} alike and evaluate it differently, "
+                    "and a run has one evaluation; give both parts the same [extrapolate], or write a suite for each"
+                )
+    jobs = [job for _, job in known.values()]
     _refuse_claims(suite.claim, jobs)
     return jobs
 
@@ -219,7 +227,9 @@ def _encodings_of(suite: Suite) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def sweeps(jobs: Sequence[Job], *, anew: bool, threads: int | None) -> list[PlannedJob]:
+def sweeps(
+    jobs: Sequence[Job], *, anew: bool, threads: int | None, open_task: OpenTask = open_task
+) -> list[PlannedJob]:
     """The jobs of a suite: each a training and its evaluations. `anew`: what they have so far will be deleted.
 
     What is measured is measured with `threads` threads; None leaves their number to torch.

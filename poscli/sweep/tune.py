@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,6 +31,9 @@ from poscli.system.errors import CorruptError, PoscliError, UsageError
 from poscli.system.files import read_object, write_atomic
 from poscli.tasks import Task
 from poscli.workflows import TrainingSetup, delete, evaluate, train
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FOLDER = "tune"  # in the folder of results
 MATRIX_FACTORS = (0.5, 1.0, 2.0)  # of matrix_lr
@@ -72,14 +75,14 @@ class Tuning:
 
         The result has the nine losses at L in bits per byte (None where training diverged), the best learning rates,
         and `spread`, the largest loss minus the smallest. DataError or UsageError if the task keeps no text for tuning;
-        PoscliError if no trial has a finite loss.
+        PoscliError, and nothing is written, if a trial lacked memory or none has a finite loss.
         """
         text = self.setup.task.tuning()  # first: without it, nothing is to be trained
         if (found := self.known()) is not None:
             return found
         trials = []
         for run in train(self.setup, self.folder / "runs"):
-            (rows,) = evaluate([evaluation_of_trial(run, text, self.setup.device)])
+            rows = rows_of_trial(run, text, self.setup.device)
             chosen = rows[(rows["protocol"] == text.protocols[-1]) & (rows["variant"] == FULL)]
             bpb = float(chosen["bpb"].iloc[0])
             rates = {rate: getattr(run.config.recipe, rate) for rate in self.rates}
@@ -105,12 +108,14 @@ class Tuning:
         return found
 
 
-def evaluation_of_trial(run: Run, text: Task, device: torch.device) -> EvaluationSetup:
-    """The evaluation of a trial at L on the text for tuning."""
+def rows_of_trial(run: Run, text: Task, device: torch.device) -> pd.DataFrame:
+    """The rows of the evaluation of a trial at L on the text for tuning; PoscliError if its training lacked memory."""
+    if (status := run.status())["state"] == "oom":
+        raise PoscliError(f"a trial lacked memory, {run.id}: {status['message']}; or free memory, and tune again")
     # Named as another corpus, so that its tables never pass for those of the scored documents.
     split = OtherCorpus(spec=f"{text.corpus}, for tuning", fingerprint=text.fingerprint)
     scored = evaluated_as(run, run.config.encoding, other_corpus=split)
-    return EvaluationSetup(scored, text, settings_of(run.config, JUDGED), device)
+    return evaluate([EvaluationSetup(scored, text, settings_of(run.config, JUDGED), device)])[0]
 
 
 def tuning_of(config: RunConfig, setup: TrainingSetup, out: Path) -> Tuning:

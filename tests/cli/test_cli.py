@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import re
 from pathlib import Path
@@ -159,7 +158,16 @@ def greedy(model: Model, prompt: bytes, count: int) -> str:
         logits = model(text[:, :-1])[0, len(prompt) :]
         behind = logits.amax(dim=-1) - logits[torch.arange(len(made)), made]
         assert float(behind.max()) <= 2 * rounding(model, text[:, :-1])
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(made))
+    return bytes(made).decode(errors="replace")
+
+
+def test_generate_shows_the_beginning_of_a_character_that_does_not_end(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poscli.model.generate.generate", lambda *_, **__: iter([ord("H"), 0xC3]))
+    arguments = ("generate", "--enc", "alibi", "--out", results, "--prompt", "")
+    assert document(*arguments)["text"] == "H\N{REPLACEMENT CHARACTER}"
+    assert cli(*arguments).out == "H\N{REPLACEMENT CHARACTER}\n"
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])

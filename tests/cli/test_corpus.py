@@ -45,6 +45,10 @@ def test_the_document_and_the_picture(texts: Path, tmp_path: Path) -> None:
     files = tmp_path / "out/corpus" / f"{answer['corpus']['fingerprint']}-L32"
     assert json.loads(files.with_suffix(".json").read_text()) == answer
     assert files.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    files.with_suffix(".png").unlink()
+    files.with_suffix(".png").mkdir()
+    failed = cli("corpus", f"echo:text:{texts}", "-L", 32, "--json", "--out", tmp_path / "out")
+    assert (failed.code, set(failed.json)) == (1, {"error", "exit_code"})
 
 
 def test_what_is_refused(texts: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from hub_stub import parquet
 
-from poscli.data import filesets, load_corpus
+from poscli.data import filesets, load_corpus, source_of
 from poscli.system.errors import DataError
 
 TEXTS = [f"document {n} ".ljust(400 + n, ".") + "\n" for n in range(10)]
@@ -47,6 +47,15 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "in"
     made.mkdir()
     return made
+
+
+def test_a_source_of_rows_can_be_read_again(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text(ROWS)
+    (folder / "rows.parquet").write_bytes(parquet(TEXTS))
+    for kind in ("jsonl", "parquet"):
+        source = source_of(f"{kind}:{folder}")
+        for _ in range(2):
+            assert [document.content.decode() for document in source.read().documents] == TEXTS
 
 
 def refusal(spec: str, cache: Path) -> str:

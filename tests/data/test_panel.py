@@ -147,6 +147,42 @@ def test_what_is_made_of_a_module_is_all_in_one_split(tmp_path: Path) -> None:
     assert sum(map(len, splits["panel"])) == len(set.union(*splits["panel"])) == 60
 
 
+@pytest.mark.parametrize("kind", ["prose", "records", "echo", "panel", "spliced"])
+def test_what_a_corpus_trains_on_is_never_scored_in_what_is_made_of_it(kind: str, tmp_path: Path) -> None:
+    base = modules(tmp_path / "base", 60)
+    plain, made = load_corpus(base), load_corpus(f"{kind}:{base}")
+    for part in ("train", "valid", "tune"):
+        assert words_of(getattr(made, part)) == words_of(getattr(plain, part))
+    whole = load_corpus(f"{kind}:whole:{base}")
+    assert (whole.spec, whole.train.documents) == (f"whole:{kind}:{base}", 0)
+
+
+def test_of_the_standard_library_the_same_modules_are_for_training_in_what_is_made_of_it() -> None:
+    train = load_corpus("stdlib").train
+    bounds = zip(train.starts[:-1], train.starts[1:], strict=True)
+    texts = (bytes(train.tokens[start + 1 : end].astype(np.uint8)) for start, end in bounds)
+    made = {content for content, part in source_of("prose:stdlib").read().documents if part == "train"}
+    assert made == {prose.docstrings(text) for text in texts}
+
+
+@pytest.mark.parametrize("kind", ["echo", "spliced", "echo:echo"])
+def test_a_single_document_is_cut_before_anything_is_made_of_it(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("".join(f"Word{n:03}x and more words\n" for n in range(1000)))
+    corpus, plain = (load_corpus(f"{prefix}text:{tmp_path / 'one.txt'}") for prefix in (f"{kind}:", ""))
+    for part in ("train", "valid", "tune"):
+        found = words_of(getattr(corpus, part))
+        assert found
+        assert found <= words_of(getattr(plain, part))
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_documents_of_one_line_can_be_spliced(end: str, tmp_path: Path) -> None:
+    for n in range(12):
+        (tmp_path / f"{n}.txt").write_text(f"größer {n:02} " * 40 + end)
+    corpus = load_corpus(f"spliced:text:{tmp_path}")
+    assert corpus.train.documents == corpus.valid.documents == 200
+
+
 def test_the_panel_has_every_kind_of_text(tmp_path: Path) -> None:
     base = modules(tmp_path / "base", 60)
     texts = [document.content for document in source_of(f"panel:{base}").read().documents]

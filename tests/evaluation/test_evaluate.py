@@ -27,6 +27,7 @@ from poscli.evaluation import measure
 from poscli.model.initialise import build_model, fresh_model, load_weights
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, read_table
+from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 STRIDE = 16
@@ -468,6 +469,20 @@ def test_errors_other_than_lack_of_memory_end_the_command(few, monkeypatch):
     assert result.code == 1
     assert "shapes do not match" in result.err
     assert not run.eval_csv.exists()
+
+
+def test_a_training_that_failed_is_evaluated_again_when_it_has_succeeded(books, tmp_path, monkeypatch):
+    train = ("train", "--enc", "alibi", *NANO, "--corpus", f"text:{books}", "--out", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Trainer, "take_step", lambda _: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory"))
+        )
+        assert cli(*train).code == 3
+    assert cli("extrapolate", *FEW, "--out", tmp_path).code == 3
+    assert set(table_of(run_of(tmp_path, "alibi"))["status"]) == {"oom"}
+    assert cli(*train).code == 0
+    assert cli("extrapolate", *FEW, "--out", tmp_path).code == 0
+    assert set(table_of(run_of(tmp_path, "alibi"))["status"]) == {"ok"}
 
 
 def test_a_diverged_run_has_rows_that_say_so(books, tmp_path):

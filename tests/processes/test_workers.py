@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -307,18 +308,26 @@ def test_a_worker_process_ends_with_0_unless_a_signal_stopped_it(
             raise Interrupted("stopped", ends)
         return outcome
 
+    def lines() -> Iterator[str]:
+        """What a driver writes, which waits for an outcome before it goes on, and is there until the process ends."""
+        for _ in range(2):
+            yield job().model_dump_json(by_alias=True) + "\n"
+            answered.get()
+
     monkeypatch.setattr(worker_process, "perform", perform)
-    printed = io.StringIO()
-    assert worker_process.main(io.StringIO(2 * (job().model_dump_json(by_alias=True) + "\n")), printed) == code
+    answered, printed = queue.SimpleQueue[None](), io.StringIO()
+    monkeypatch.setattr(printed, "flush", lambda: answered.put(None))
+    assert worker_process.main(lines(), printed) == code  # type: ignore[arg-type]
     assert printed.getvalue() == ("" if code else 2 * (outcome.model_dump_json() + "\n"))
 
 
 def test_a_worker_process_whose_driver_is_gone_asks_its_job_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has not begun yet when the driver goes."""
     asked, begun = threading.Event(), threading.Event()
 
-    def lines() -> Iterator[str]:
+    def lines(before_it_begins: bool) -> Iterator[str]:
         yield job().model_dump_json(by_alias=True) + "\n"
-        assert begun.wait(60)
+        assert before_it_begins or begun.wait(60)
 
     def perform(submitted: Job, open_task: object) -> Outcome:
         begun.set()
@@ -330,8 +339,9 @@ def test_a_worker_process_whose_driver_is_gone_asks_its_job_to_stop(monkeypatch:
     monkeypatch.setattr(worker_process, "perform", perform)
     before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     try:
-        assert worker_process.main(lines(), io.StringIO()) == 143  # type: ignore[arg-type]
-        asked.clear()
+        for before_it_begins in (False, *[True] * 20):
+            assert worker_process.main(lines(before_it_begins), io.StringIO()) == 143  # type: ignore[arg-type]
+            asked.clear()
         assert worker_process.main(io.StringIO(""), io.StringIO()) == 0
         assert not asked.wait(0.05)  # there is no job to stop
     finally:
@@ -362,6 +372,9 @@ def test_options_become_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert (made.count, made.threads, made.start_seconds) == facts
     with Crew(workers=8).assembled([], tmp_path) as alone:  # nothing is left to do
         assert isinstance(alone, Here)
+    for single in (Crew(memory=2), Crew(workers=1, gpus=2)):
+        with pytest.raises(UsageError, match=r"--(memory|gpus) 2 is for several workers; give --workers too"):
+            single.assembled([("alibi", 1.0)], tmp_path).__enter__()
     with pytest.raises(UsageError, match="--gpus 1: this machine has none that torch can use"):
         Crew(workers=2, gpus=1, device="cpu").check()
     monkeypatch.setattr(crew, "device_of", torch.device)
@@ -398,6 +411,8 @@ def test_many_small_runs_get_a_worker_for_each_core(monkeypatch: pytest.MonkeyPa
         assert Crew(device="cpu").suited_to(few) == Crew(device="cpu")
     for asked in (Crew(workers=1, device="cpu"), Crew(cpus=2, device="cpu"), RayCrew(device="cpu")):
         assert asked.suited_to(small) == asked
+    assert Crew(memory=2, device="cpu").suited_to(small).count == 3
+    assert Crew(memory=40, device="cpu").suited_to(small).count == 2
     monkeypatch.setattr(crew, "free_memory", lambda device: 1.5 * GIB)
     assert Crew(device="cpu").suited_to(small).count in (1, 2)
     assert Crew(device="cpu").suited_to(small).threads == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +14,8 @@ import pytest
 from cli_runner import assert_refused, cli, document, trained
 
 from poscli.runs.lock import locked
-from poscli.runs.run import TRASH, delete_run, list_runs
-from poscli.system.errors import UsageError
+from poscli.runs.run import TRASH, delete_run, evaluated_as, list_runs
+from poscli.system.errors import LockedError, PoscliError, UsageError
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def left(runs: Path) -> list[str]:
 def test_runs_are_named_by_id_by_the_beginning_of_one_or_by_encoding(runs: Path) -> None:
     """A whole id does not name the runs that begin with it. What an interrupted deletion left goes, too."""
     (runs / TRASH / "old" / "t5-3").mkdir(parents=True)
+    os.utime(runs / TRASH / "old", (0, 0))
     (run,) = [run for run in list_runs(runs) if run.config.encoding == "learned"]
     (runs / f"{run.id}-2").mkdir()
     assert document("rm", run.id, "--yes") == [{"run_id": run.id, "folder": f"results/runs/{run.id}"}]
@@ -81,6 +84,30 @@ def test_a_run_that_is_worked_on_is_refused(runs: Path) -> None:
     assert (result.code, result.out) == (75, "")
     assert f"is being worked on by process {os.getpid()} on " in result.err
     assert left(runs) == ["alibi", "learned", "sinusoidal"]
+
+
+def test_a_run_that_is_evaluated_under_another_encoding_is_refused(runs: Path) -> None:
+    (run,) = [run for run in list_runs(runs) if run.config.encoding == "alibi"]
+    with evaluated_as(run, "none").locked():
+        with pytest.raises(LockedError, match=r"none-.* is being worked on by process"):
+            delete_run(run.folder)
+        assert left(runs) == ["alibi", "learned", "sinusoidal"]
+    delete_run(run.folder)
+    assert left(runs) == ["learned", "sinusoidal"]
+
+
+def test_what_another_process_is_deleting_is_left_to_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runs / TRASH / "of another process").mkdir(parents=True)
+    delete_run(next(runs.glob("alibi-*")))
+    assert [path.name for path in (runs / TRASH).iterdir()] == ["of another process"]
+
+    def gone(**_: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", gone)
+    with pytest.raises(PoscliError, match="another process deletes runs there, too; try again"):
+        delete_run(next(runs.glob("learned-*")))
+    assert left(runs) == ["learned", "sinusoidal"]
 
 
 def test_links_are_never_followed(runs: Path, tmp_path: Path) -> None:

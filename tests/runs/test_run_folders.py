@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from cli_runner import trained
 
 from poscli.config.run import SCHEMA, Recalibration, RunConfig
+from poscli.runs import summary
 from poscli.runs.checkpoint import Checkpoint, is_whole, last_with_model, load_last, read_checkpoint, save
 from poscli.runs.results import open_evaluated, training_log, write_training_log
 from poscli.runs.run import Run, create, evaluated_as, open_run
@@ -178,3 +180,14 @@ def test_a_summary_has_the_end_of_the_log_and_the_mean_of_its_last_twentieth(tmp
         assert found["bpb"] == run_summary(run)["bpb"] == bpb
     write_training_log(run, [logged(1), logged(2, bpb=float("nan"))])
     assert training_summary(run)["bpb"] is None
+
+
+def test_the_log_of_a_run_is_read_once_for_its_summary(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where hundreds of runs are listed, reading them is what takes the time."""
+    out, read = trained(tmp_path_factory.getbasetemp()), []
+    monkeypatch.setattr(summary, "training_log", lambda run: read.append(run.id) or training_log(run))
+    rows = summary.run_summaries(out / "runs")
+    assert sorted(read) == sorted(row["run_id"] for row in rows)
+    assert all(row["bpb"] and not row["damaged"] for row in rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_runner import assert_refused, cli
 
-from poscli.config.suite import report_folder
+from poscli.config.suite import load_suite, report_folder
 from poscli.system.errors import UsageError
 
 SUITE = """
@@ -99,6 +99,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "the claim 'x' has at = 8 for 'alibi', which is measured at 1x, 2x, 4x",
         ),
         # what does not fit together
+        (
+            SUITE + "[[part]]\n[[part]]\nextrapolate.tokens = 512\n",
+            ("the parts 1 and 2 of the suite train alibi, seed 0 alike and evaluate it differently", "write a suite"),
+        ),
         (SUITE.replace("max_len = 128", "max_len = 16"), ("16", "training length 32")),
         (SUITE.replace("stride = 16", "stride = 33"), ("33", "training length 32")),
         (SUITE.replace("tokens = 256", "tokens = 8"), ("8", "stride of 16")),
@@ -148,6 +152,15 @@ def test_a_part_has_its_own_seeds_or_those_of_the_suite(folder: Path) -> None:
     assert [job["seed"] for job in jobs] == [0, 1, 2]
 
 
+def test_a_part_changes_single_keys_of_the_tables_of_the_suite(folder: Path) -> None:
+    tables = "[train.model]\nlayers = 3\n[train.recipe]\nclip = 0.5\n"
+    parts = "[[part]]\ntrain.model.heads = 1\ntrain.recipe.matrix_lr = 0.01\n[[part]]\ntrain.model.layers = 1\n"
+    (folder / "parts.toml").write_text(SUITE + tables + parts)
+    first, second = (part.train for part in load_suite(folder / "parts.toml").parts())
+    assert (first.model, first.recipe) == ({"layers": 3, "heads": 1}, {"clip": 0.5, "matrix_lr": 0.01})
+    assert (second.model, second.recipe) == ({"layers": 1}, {"clip": 0.5})
+
+
 def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
     (folder / "suites").mkdir()
     (folder / "suites" / "quick.toml").write_text(SUITE)
@@ -162,7 +175,7 @@ def test_a_report_has_a_folder_named_like_its_suite(name: str) -> None:
     assert report_folder(Path("results"), Path("suites") / f"{name}.toml") == Path("results") / name
 
 
-@pytest.mark.parametrize("name", ["runs", "Runs", "bench", "..", ".hidden", "-x", "two words", "a\nb"])
+@pytest.mark.parametrize("name", ["runs", "Runs", "bench", "report", "tune", "..", ".hidden", "-x", "a b", "a\nb"])
 def test_a_report_never_goes_where_other_files_are(name: str) -> None:
     with pytest.raises(UsageError, match="--to"):
         report_folder(Path("results"), Path("suites") / f"{name}.toml")

@@ -16,6 +16,7 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.runs.run import list_runs
 from poscli.sweep.job import Job
+from poscli.system.errors import PoscliError
 from poscli.tasks import open_task
 from poscli.training.trainer import Trainer
 
@@ -42,6 +43,10 @@ def finished(tmp_path_factory):
 
 def jobs_of(out):
     return [(run.config.encoding, run.config.seed) for run in list_runs(out / "runs")]
+
+
+def stopped_before(*_):
+    raise PoscliError("not started")
 
 
 def states_of(out):
@@ -158,6 +163,16 @@ def test_a_signal_stops_the_suite_and_the_same_command_goes_on(folder, monkeypat
     assert result.code == 0
     assert "going on from step 8 of 20" in result.err
     assert result.json["summary"] == finished[1].json["summary"]  # to the last bit
+
+
+def test_each_part_is_told_what_its_own_seeds_can_tell_apart(folder, monkeypatch):
+    """And where a part has one encoding, nothing is said of it."""
+    parts = "\n[[part]]\nseeds = [2]\n[[part]]\ntrain.length = 48\nencodings = ['none']\n[[part]]\ntrain.length = 40\n"
+    (folder / "parts.toml").write_text(SUITE.replace("[0, 1]", "[0, 1, 2]") + parts)
+    monkeypatch.setattr("poscli.cli.screen.run_shown", stopped_before)
+    result = cli("run", "parts.toml")
+    told = [line for line in result.err.splitlines() if "a true difference of" in line]
+    assert [line.split(" and ")[0] for line in told] == ["stdlib: with 1 seed", "stdlib: with 3 seeds"]
 
 
 def test_a_job_that_two_parts_have_is_done_once(folder):

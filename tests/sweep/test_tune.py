@@ -6,13 +6,16 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from cli_runner import assert_refused, cli, document, snapshot
+from training_faults import Loss, change_losses
 
 from poscli import api
-from poscli.config.run import TUNING_SEED
+from poscli.config.run import TUNING_SEED, Recipe
 from poscli.runs.run import list_runs
 from poscli.system.files import read_object
 from poscli.tasks.language import Language
+from poscli.training.trainer import Trainer
 
 OPTIONS = ("--preset", "nano", "--length", 16, "--batch", 1, "--tokens", 64, "--corpus", "text:notes")
 SUITE = """
@@ -74,6 +77,27 @@ def test_a_suite_takes_the_best_of_nine_trials(folder: Path) -> None:
     Path("tuned.toml").write_text(SUITE.replace('"tuned"\n[', '"both"\n['))
     jobs = cli("run", "tuned.toml", "--dry-run", "--json").json["jobs"]
     assert [job["encoding"] for job in jobs] == ["none", "none (tuned recipe)"]
+
+
+def test_a_trial_that_lacks_memory_is_made_again_by_the_same_command_and_refused_force_deletes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(trainer: Trainer, loss: Loss) -> torch.Tensor:
+        if trainer.config.recipe.matrix_lr == Recipe().matrix_lr:
+            raise torch.OutOfMemoryError("no memory is left")
+        return loss()
+
+    with monkeypatch.context() as patch:
+        change_losses(lacks, patch.setattr)
+        result = cli("tune", "none", *OPTIONS)
+    assert result.code == 1
+    assert "error: a trial lacked memory, none-" in result.err
+    assert not list((folder / "results/tune").glob("*.json"))
+    (found,) = document("tune", "none", *OPTIONS)
+    assert all(trial["bpb"] for trial in found["trials"])
+
+    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", -1)
+    assert_refused(("tune", "none", *OPTIONS, "--force"), 2, "give --yes to start all the same", notes=1)
 
 
 def test_what_judges_a_trial_is_never_scored() -> None:

@@ -53,12 +53,12 @@ def corpus(
     if out_ is not None:
         check_folder(out_ / "corpus", "--out")
     document = measure_text(text, tokenizer, length, tokens_of=tokens_of)
-    emit(json_, document, lambda: _show(document))
     if out_ is not None:
         path = out_ / "corpus" / f"{document['corpus']['fingerprint']}-L{length}"
         for suffix, content in ((".json", json.dumps(document, indent=2) + "\n"), (".png", _picture(document))):
             write_atomic(path.with_suffix(suffix), content)
             note(f"wrote {path.with_suffix(suffix)}")
+    emit(json_, document, lambda: _show(document))
 
 
 def _gain(document: Document) -> str:

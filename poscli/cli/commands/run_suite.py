@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import SweepResults
     from poscli.sweep.job import Job
+    from poscli.workflows import OpenTask
 
 MOST_WORKERS = 4096
 
@@ -83,6 +84,8 @@ def run(
     json_: Json = False,
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
+    from functools import cache
+
     from poscli.cli.screen import run_shown
     from poscli.config.suite import load_suite, report_folder
     from poscli.evaluation.evaluate import settings_of
@@ -91,6 +94,7 @@ def run(
     from poscli.sweep.job import jobs_of, needed, sweeps
     from poscli.system.device import threads
     from poscli.system.files import check_folder
+    from poscli.tasks import open_task
     from poscli.workflows import delete
 
     content, runs = load_suite(suite), out_ / "runs"
@@ -102,7 +106,8 @@ def run(
     crew.check()
     jobs = jobs_of(content, device, runs)
     crew = crew.suited_to([job.config for job in jobs])
-    planned = sweeps(jobs, anew=force, threads=crew.threads)
+    opened = cache(open_task)
+    planned = sweeps(jobs, anew=force, threads=crew.threads, open_task=opened)
     plan.announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
     if dry_run:
         plan.show(planned, json_, crew.count, crew.start_seconds)
@@ -112,29 +117,30 @@ def run(
         where = f"on {counted(at_work.count, 'worker')}" if at_work.elsewhere else "on this machine"
         note(f"{counted(len(planned), 'job')}, about {duration(seconds)} {where}")
         plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
-        _announce_power(content, jobs)
+        _announce_power(jobs, opened)
         if force:
             delete((job.run_id for job in planned), runs)
         results = run_shown(jobs, [job.seconds for job in planned], at_work)
     _present(content, results, folder, runs, json_)
 
 
-def _announce_power(suite: Suite, jobs: list[Job]) -> None:
-    """Say what the seeds and tokens of each part of a suite can tell apart, before it starts."""
+def _announce_power(jobs: list[Job], open_task: OpenTask) -> None:
+    """Say what the seeds and tokens of each text and length of a suite can tell apart, before it starts."""
     from poscli.evaluation.evaluate import settings_of
     from poscli.evaluation.plan import Plan
     from poscli.statistics.power import detectable_difference
-    from poscli.tasks import open_task
 
-    if len({job.config.encoding for job in jobs}) < 2:
-        return
-    parts = {(job.config.task, job.config.corpus, job.config.tokenizer, job.config.length): job for job in jobs}
-    for (name, corpus, tokenizer, _), job in parts.items():
+    parts: dict[tuple[str, str, str, int], list[Job]] = {}
+    for job in jobs:
+        config = job.config
+        parts.setdefault((config.task, config.corpus, config.tokenizer, config.length), []).append(job)
+    for (name, corpus, tokenizer, _), together in parts.items():
         task = open_task(name, corpus, tokenizer)
-        if task.chance is not None:  # right answers are compared by their share
+        # Right answers are compared by their share.
+        if task.chance is not None or len({job.config.encoding for job in together}) < 2:
             continue
-        documents = Plan(task, settings_of(job.config, job.extrapolate)).documents_compared()
-        note(f"{corpus}: {detectable_difference(len(set(suite.seeds)), documents)}")
+        documents = Plan(task, settings_of(together[0].config, together[0].extrapolate)).documents_compared()
+        note(f"{corpus}: {detectable_difference(len({job.config.seed for job in together}), documents)}")
 
 
 def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:

@@ -52,9 +52,6 @@ def tune(
     setup = prepare(request, enc, [0], device_of(device))
     setup.task.tuning()
     tunings = [tuning_of(config, setup, out_) for config in setup.configs]
-    if force and not dry_run:
-        for each in tunings:
-            each.forget()
     jobs = trials_of(tunings, device, anew=force)
     crew = crew.suited_to([job.config for job in jobs])
     planned = sweeps(jobs, anew=force, threads=crew.threads)
@@ -64,6 +61,8 @@ def tune(
     seconds = [job.seconds for job in planned]
     plan.confirm(makespan(seconds, crew.count), "--tokens or --preset", yes=yes)
     with threads(crew.threads), crew.assembled(needed(planned), tunings[0].folder / "runs") as at_work:
+        for each in tunings if force else ():
+            each.forget()
         run_shown(jobs, seconds, at_work)
         found = [each.find() for each in tunings]
     emit(json_, found, lambda: _show(found))

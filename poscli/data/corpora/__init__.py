@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.source import Document, Reading, Source, split_of
+from poscli.data.build import divided
+from poscli.data.source import Document, Reading, Source
 from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry
 
@@ -27,6 +28,7 @@ UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, bytes that are not
 # Takes windows of tokens [B, T + 1], in which token n is byte n and token 256 opens a document, and how many targets at
 # the end of each are asked for, and returns the best possible loss [B, targets] in nats of each of these.
 Optimum = Callable[[NDArray[np.int64], int], NDArray[np.float64]]
+Change = Callable[[Iterator[Document]], Iterator[Document]]
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,27 @@ def source_of(spec: str) -> Source:
     return kind.source(argument)
 
 
-def derived_source(kind: str, argument: str, stamp: Any, change: Callable[[bytes], bytes], options: str = "") -> Source:
-    """The source `KIND[:CORPUS]` of the documents that `change` makes of those of another corpus, by default `code`.
+def derived_source(kind: str, argument: str, stamp: Any, change: Change, options: str = "") -> Source:
+    """The source `KIND[:CORPUS]` of what `change` makes of the documents of another corpus, by default `code`.
 
-    Documents that `change` makes empty are left out. `stamp` changes with what `change` does.
+    `change` gets them with the splits that they have there. Documents that it makes empty are left out. `stamp` changes
+    with what it does.
     """
     base = source_of(argument or "code")
+    if base.whole:
+        return source_of(f"whole:{kind}:{base.spec.removeprefix('whole:')}{options}")
     spec = kind if base.spec == "code" and not options else f"{kind}:{base.spec}{options}"
 
     def read() -> Reading:
-        documents, origin = base.read()
-        return Reading((Document(change(content), part or split_of(content)) for content, part in documents), origin)
+        documents, origin = divided(base)
+        return Reading(change(documents), origin)
 
-    return Source(spec, [stamp, base.stamp], read)
+    return Source(spec, [stamp, "splits of the base", base.stamp], read)
+
+
+def of_each(change: Callable[[bytes], bytes]) -> Change:
+    """Makes one document of each."""
+    return lambda documents: (Document(change(content), part) for content, part in documents)
 
 
 def kind_of(spec: str) -> Kind | None:

@@ -19,7 +19,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.corpora import CORPORA, Kind, derived_source
+from poscli.data.corpora import CORPORA, Kind, derived_source, of_each
 from poscli.data.source import Source
 from poscli.system.errors import UsageError
 
@@ -45,7 +45,7 @@ def source(argument: str = "") -> Source:
             "above low"
         )
     options = "" if (low, high) == (LOW, HIGH) else f"(low={low}, high={high})"
-    return derived_source("echo", corpus, VERSION, lambda content: echoed(content, low, high), options)
+    return derived_source("echo", corpus, VERSION, of_each(lambda content: echoed(content, low, high)), options)
 
 
 def echoed(content: bytes, low: int = LOW, high: int = HIGH) -> bytes:

@@ -4,8 +4,9 @@ A model that has seen exact copies at many distances (`echo`) learns to copy, an
 three texts as well: docs/RECIPE.md has the measurements. Every module gives prose and records, every fourth its source
 and every eighth its source with passages repeated, so that the four texts have sizes of the same order.
 
-What is made of one module is all for training, all scored or all for tuning, as in `code`, `prose`, `records` and
-`echo` by themselves: a model that was trained on `panel` has seen nothing of what any of them holds out.
+What is made of one module is all for training, all scored or all for tuning, as the module itself is in the corpus and
+in `prose`, `records` and `echo` of it: a model that was trained on `panel` has seen nothing of what any of them holds
+out.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
-from poscli.data.corpora import CORPORA, Kind, source_of
+from poscli.data.corpora import CORPORA, Kind, derived_source
 from poscli.data.corpora.echo import VERSION as ECHO
 from poscli.data.corpora.echo import echoed
 from poscli.data.corpora.prose import VERSION as PROSE
 from poscli.data.corpora.prose import docstrings
 from poscli.data.corpora.records import VERSION as RECORDS
 from poscli.data.corpora.records import function_records
-from poscli.data.source import Document, Reading, Source, split_of
+from poscli.data.source import Document, Source
 
 # What is made of a module, and of every how manieth.
 TEXTS: tuple[tuple[Callable[[bytes], bytes], int], ...] = (
@@ -33,14 +34,7 @@ TEXTS: tuple[tuple[Callable[[bytes], bytes], int], ...] = (
 
 def source(argument: str = "") -> Source:
     """The corpus `panel[:CORPUS]`."""
-    base = source_of(argument or "code")
-
-    def read() -> Reading:
-        documents, origin = base.read()
-        return Reading(_made_of(documents), origin)
-
-    spec = "panel" if base.spec == "code" else f"panel:{base.spec}"
-    return Source(spec, [ECHO, PROSE, RECORDS, [every for _, every in TEXTS], base.stamp], read)
+    return derived_source("panel", argument, [ECHO, PROSE, RECORDS, [every for _, every in TEXTS]], _made_of)
 
 
 def _made_of(modules: Iterator[Document]) -> Iterator[Document]:
@@ -48,7 +42,7 @@ def _made_of(modules: Iterator[Document]) -> Iterator[Document]:
         drawn = int.from_bytes(hashlib.sha256(b"panel" + content).digest()[:4], "big")
         for change, every in TEXTS:
             if drawn % every == 0 and (text := change(content)):
-                yield Document(text, part or split_of(content))
+                yield Document(text, part)
 
 
 CORPORA.add("panel", Kind("panel[:CORPUS]", "code, prose, records and echo together, to learn to copy from", source))

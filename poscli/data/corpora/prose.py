@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import warnings
 
-from poscli.data.corpora import CORPORA, Kind, derived_source
+from poscli.data.corpora import CORPORA, Kind, derived_source, of_each
 from poscli.data.source import Source
 
 SMALLEST_BYTES = 4_000
@@ -19,7 +19,7 @@ VERSION = 1  # raise it when the documents change
 
 def source(argument: str = "") -> Source:
     """The corpus `prose[:CORPUS]`."""
-    return derived_source("prose", argument, VERSION, docstrings)
+    return derived_source("prose", argument, VERSION, of_each(docstrings))
 
 
 def docstrings(content: bytes) -> bytes:

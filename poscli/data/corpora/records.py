@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from poscli.data.corpora import CORPORA, Kind, derived_source
+from poscli.data.corpora import CORPORA, Kind, derived_source, of_each
 from poscli.data.corpora.prose import parsed
 from poscli.data.source import Source
 
@@ -29,7 +29,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def source(argument: str = "") -> Source:
     """The corpus `records[:CORPUS]`."""
-    return derived_source("records", argument, VERSION, function_records)
+    return derived_source("records", argument, VERSION, of_each(function_records))
 
 
 def function_records(content: bytes) -> bytes:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from poscli.data.corpora import CORPORA, Kind, source_of
-from poscli.data.source import PARTS, Document, Part, Reading, Source, split_of
+from poscli.data.corpora import CORPORA, Kind, derived_source
+from poscli.data.source import PARTS, Document, Part, Source
 
 SHORTEST, LONGEST = 48, 160  # bytes of a piece, before it is cut at the end of a line
 DOCUMENT_BYTES, DOCUMENTS = 8_000, 200  # of each split
@@ -20,22 +20,15 @@ VERSION = 1  # raise it when the documents change
 
 def source(argument: str = "") -> Source:
     """The corpus `spliced[:CORPUS]`."""
-    base = source_of(argument or "code")
-
-    def read() -> Reading:
-        documents, origin = base.read()
-        return Reading(_spliced(documents), origin)
-
-    spec = "spliced" if base.spec == "code" else f"spliced:{base.spec}"
-    return Source(spec, [VERSION, base.stamp], read)
+    return derived_source("spliced", argument, VERSION, _spliced)
 
 
 def _spliced(documents: Iterator[Document]) -> Iterator[Document]:
     """Documents of each split, of pieces of documents of that split."""
-    parts: dict[Part, list[bytes]] = {part: [] for part in PARTS}
+    parts: dict[Part | None, list[bytes]] = {part: [] for part in PARTS}
     for content, part in documents:
         if len(content) > 2 * LONGEST:
-            parts[part or split_of(content)].append(content)
+            parts[part].append(content)
     for part, contents in parts.items():
         draw = random.Random(f"spliced {part}")
         for _ in range(DOCUMENTS if contents else 0):
@@ -48,7 +41,10 @@ def _spliced(documents: Iterator[Document]) -> Iterator[Document]:
 
 def _piece(content: bytes, draw: random.Random) -> bytes:
     """Whole lines from a random place of a document, or what of a line fits LONGEST bytes."""
-    first = content.find(b"\n", draw.randrange(len(content) - LONGEST)) + 1
+    drawn = draw.randrange(len(content) - LONGEST)
+    first = content.find(b"\n", drawn) + 1
+    if first == len(content):  # nothing follows the last line
+        first = next(at for at in range(drawn, -1, -1) if content[at] & 0xC0 != 0x80)
     piece = content[first : first + draw.randint(SHORTEST, LONGEST)]
     return piece[: piece.rfind(b"\n") + 1] or piece.decode(errors="ignore").encode()
 
