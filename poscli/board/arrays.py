@@ -41,6 +41,7 @@ from poscli.board.cells import (
 from poscli.board.ranking import SPENT, Array, NumbersOfEncodings
 from poscli.board.season import Season, SeasonTable
 from poscli.drawing.text import listed
+from poscli.report.ceilings import LEAST_HEADROOM
 from poscli.statistics.comparison import LN2, SIGNIFICANT
 from poscli.system.errors import DataError
 
@@ -187,27 +188,36 @@ class TableOfCells:
     def ceilings(self) -> dict[str, Ceilings]:
         """What there is to win on every text."""
         longest = self.lengths[-1]
-        long = [entry for entry, at in self.cells if at == longest and not entry[1]]
+        long = [at for at in self.cells if at[1] == longest and not at[0][1] and self.is_sound(*at)]
+        short = [(entry, self.length) for entry in self.complete]
         found = {}
         for text in self.texts:
-            trained = {
-                entry: self.bits(entry, longest, text, seeds)[:, -1].sum(axis=-1).mean()
-                for entry in long
-                if (seeds := self.seeds_of(entry, longest, self.texts)[: LOOKS[0]]) and self.is_sound(entry, longest)
-            }
-            cut = {
-                entry: self.bits(entry, self.length, text, seeds)[:, 0].sum(axis=-1).mean()
-                for entry in self.complete
-                if (seeds := self.seeds_of(entry, self.length, self.texts)[: LOOKS[0]])
-            }
+            trained, cut = self._losses_on(text, long, -1), self._losses_on(text, short, 0)
             if not trained or not cut:
                 raise DataError(
                     f"table {self.table.name!r} has no baseline on {text}: no model that was trained at {longest} "
                     "tokens is complete; make the missing cells with `poscli board run`"
                 )
-            best, short = min(trained, key=lambda each: trained[each]), min(cut, key=lambda each: cut[each])
-            found[text] = Ceilings(text, float(cut[short]), label_of(short), float(trained[best]), label_of(best))
+            best_long, best_cut = min(trained, key=lambda each: trained[each]), min(cut, key=lambda each: cut[each])
+            low, high = trained[best_long], cut[best_cut]
+            if high - low < LEAST_HEADROOM:
+                raise DataError(
+                    f"table {self.table.name!r} cannot be ranked on {text}: the best trained at {longest} tokens loses "
+                    f"{low:.3f} bits per byte, and the best cut to {self.length} {high:.3f}; to rank, a longer context "
+                    f"must win {LEAST_HEADROOM:g} or more there: train longer, or take another text into the season"
+                )
+            found[text] = Ceilings(text, high, label_of(best_cut), low, label_of(best_long))
         return found
+
+    def _losses_on(self, text: str, models: Sequence[tuple[Entry, int]], place: int) -> dict[Entry, float]:
+        """The loss on a text at the length in a place, mean over seeds, of those models that have most seeds."""
+        seeds = {model: self.seeds_of(*model, self.texts)[: LOOKS[0]] for model in models}
+        most = max(map(len, seeds.values()), default=0)
+        return {
+            model[0]: float(self.bits(*model, text, own)[:, place].sum(axis=-1).mean())
+            for model, own in seeds.items()
+            if len(own) == most > 0
+        }
 
     def is_sound(self, entry: Entry, at: int) -> bool:
         return all(status == "ok" for cell in self.cells[entry, at].values() for status in cell.status)
@@ -239,31 +249,32 @@ class TableOfCells:
     def regret_interval(self, entry: Entry, seeds: Sequence[int], texts: Sequence[str], at: int = -1) -> Triple:
         """The regret of an encoding with its interval, in which R1 and C are as uncertain as they are.
 
-        `at` is the index of the length, as in `regrets`.
+        `at` is the index of the length, as in `regrets`. The ends come from the seeds that all three have.
 
         A ratio (x - r) / (c - r) near its estimate q moves as (x - q c - (1 - q) r) / (c - r).
         """
+        of_text = {text: self._anchors(self.ceilings[text]) for text in texts}
+        anchors = [each for pair in of_text.values() for each in pair]
+        shared = seeds[: min(len(self.seeds_of(*each, self.texts)) for each in anchors)]
         parts, estimate = {}, 0.0
-        for text in texts:
+        for text, (short, longer) in of_text.items():
             ceiling = self.ceilings[text]
             worth = ceiling.cut - ceiling.long
             own = self.bits(entry, self.length, text, seeds)[:, at]
             regret = (own.sum(axis=-1).mean() - ceiling.long) / worth
-            cut = self._anchor(ceiling.cut_of, self.length, text, len(seeds))[:, 0]
-            long = self._anchor(ceiling.long_of, self.lengths[-1], text, len(seeds))[:, -1]
-            parts[text] = ((own - regret * cut - (1 - regret) * long) / (worth * len(texts)))[None]
+            cut, long = self.bits(*short, text, shared)[:, 0], self.bits(*longer, text, shared)[:, -1]
+            parts[text] = ((own[: len(shared)] - regret * cut - (1 - regret) * long) / (worth * len(texts)))[None]
             estimate += regret / len(texts)
-        if len(seeds) < 2:
+        if len(shared) < 2:
             return float(estimate), math.nan, math.nan
         low, high = NumbersOfEncodings(*self.joined(parts)).interval()
         off = float(high[0] - low[0]) / 2
         return float(estimate), float(estimate) - off, float(estimate) + off
 
-    def _anchor(self, label: str, at: int, text: str, count: int) -> Array:
-        """The losses of a ceiling for as many seeds; its mean over seeds where it has fewer."""
-        entry = next(each for each, trained_at in self.cells if trained_at == at and label_of(each) == label)
-        bits = self.bits(entry, at, text, self.seeds_of(entry, at, self.texts)[:count])
-        return bits if len(bits) == count else np.broadcast_to(bits.mean(axis=0), (count, *bits.shape[1:]))
+    def _anchors(self, ceiling: Ceilings) -> list[tuple[Entry, int]]:
+        """The models of C and R1: each an entry, with its training length."""
+        ends = {(ceiling.cut_of, self.length), (ceiling.long_of, self.lengths[-1])}
+        return sorted((each for each in self.cells if (label_of(each[0]), each[1]) in ends), key=lambda each: each[1])
 
     def estimate(self, entry: Entry, seeds: Sequence[int], weigh: Mapping[int, float], texts: Sequence[str]) -> Triple:
         """`mean_over_texts` of one encoding, with its interval from two seeds on."""

@@ -49,9 +49,10 @@ class Bundle:
     digest: str  # SHA-256 of the file, or of the keys of its cells
 
     def drawn(self, count: int = 2) -> list[Cell]:
-        """The cells that are made again to check it, drawn by its own hash."""
+        """The cells that are made again to check it, of as many models, drawn by its own hash."""
         order = sorted(self.cells, key=lambda cell: hashlib.sha256((self.digest + cell.key).encode()).digest())
-        return order[:count]
+        of_model = {(cell.seed, bool(cell.recipe)): cell for cell in reversed(order)}
+        return sorted(of_model.values(), key=order.index)[:count]
 
 
 def write_bundle(
@@ -100,8 +101,8 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if sum(each.file_size for each in archive.infolist()) > 50 * LARGEST:
                 raise CorruptError(f"{path} unpacks to more than a bundle may have; {CURE}")
-            files = {each.filename: archive.read(each) for each in archive.infolist()}
-    except (zipfile.BadZipFile, zlib.error) as error:
+            files = {each.filename: archive.read(each) for each in archive.infolist() if not each.is_dir()}
+    except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last: encrypted, or packed in another way
         raise CorruptError(f"{path} is not a bundle ({error}); {CURE}") from error
     if ENTRY not in files:
         raise CorruptError(f"{path} is not a bundle: it has no {ENTRY}; {CURE}")

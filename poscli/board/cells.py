@@ -166,11 +166,13 @@ def encoding_folder(encoding: str) -> str:
 def write_kept(path: Path, kept: Kept) -> bool:
     """Write a file of the folder of cells, unless it is there; returns whether it was written.
 
-    CorruptError if another one is there under its name: cells are never changed.
+    Cells are never changed: what another training or another machine has made is left as it is, whatever it says.
+    CorruptError if one of the same origin says something else.
     """
     content = kept.model_dump(mode="json", exclude_defaults=True)
     if path.exists():
-        if _read(path, type(kept)) != kept:
+        known = _read(path, type(kept))
+        if known != kept and getattr(known, "origin", None) == getattr(kept, "origin", None):
             raise CorruptError(f"{path} says something else than the run that it is of; {CURE}")
         return False
     lines = [f"{json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}" for name, value in content.items()]

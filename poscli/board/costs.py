@@ -40,8 +40,8 @@ PACE = TurnPace(repeats=15, seconds=6.0, sample=0.05)
 Triple = tuple[float, float, float]
 
 
-def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, device: torch.device) -> int:
-    """Measure and keep the costs of every encoding of these jobs that has none yet, on one core; returns how many.
+def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, device: torch.device) -> None:
+    """Measure and keep the costs of every encoding of these jobs that has none yet, on one core.
 
     A model that is read under another encoding has the training cost of its own. What cannot read the longest windows
     has none.
@@ -78,12 +78,11 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
             )
             write_kept(cells / cost_file(season.name, table, label), cost)
             progress.advance(1, label)
-    return len(wanted)
 
 
-def measure_texts(season: Season, cells: Path) -> int:
-    """Measure and keep how far back the season's texts repeat themselves, where that is not done; returns how many."""
-    train, new = season.train, 0
+def measure_texts(season: Season, cells: Path) -> None:
+    """Measure and keep how far back the season's texts repeat themselves, where that is not done."""
+    train = season.train
     assert train.length is not None
     for text in (*season.texts, season.control):
         if (cells / profile_file(season.name, text)).exists():
@@ -103,8 +102,7 @@ def measure_texts(season: Season, cells: Path) -> int:
             exponent=_triple(profile["exponent"]),
             won=_triple([last[name] for name in ("won", "low", "high")]),
         )
-        new += write_kept(cells / profile_file(season.name, text), kept)
-    return new
+        write_kept(cells / profile_file(season.name, text), kept)
 
 
 def _triple(values: Sequence[float | None]) -> Triple | None:

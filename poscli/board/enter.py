@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from poscli.board.progress import make_trials, missing_jobs, run_missing, suited
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable
 from poscli.board.standings import Standings, standings_of
+from poscli.board.tables import number_text
 from poscli.config.suite import Suite
 from poscli.encodings import full_name
 from poscli.estimate import PlannedJob
@@ -142,12 +144,14 @@ def row_of_entry(entry: Contender, *, tuned: bool) -> Standings | None:
 
 
 def submission_text(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle: Path) -> str:
-    """What to write where the bundle is submitted."""
+    """What to write where the bundle is submitted; the rows are those of the tables, `of` so many that have a rank."""
     tried = len({cell.source for cell in read_cells(entry.cells, entry.season.name)})
     lines = []
     for row in rows:
-        rank = f"rank {row['ranks']}" if row["ranks"] else row["status"]
-        lines.append(f"  {row['label']}: {rank} on table {entry.table.name}, regret {row['regret'][0]:.2f}")
+        rank = f"rank {row['ranks']} of {row['of']}" if row["of"] > 1 else "no rank, as the only one"
+        rank = rank if row["ranks"] else row["status"]
+        regret = number_text(math.nan if row["regret"][0] is None else row["regret"][0], ".2f")
+        lines.append(f"  {row['label']}: {rank} on table {entry.table.name}, regret {regret}")
     head = f"  {entry.name}, season {entry.season.name}, spec {entry.spec}; sources ranked under this name: {tried}"
     check = f"  bundle: {bundle}; whoever receives it runs `poscli board check {bundle.name}`"
     return "\n".join(["to submit it, send the bundle with this text:", head, *lines, check])

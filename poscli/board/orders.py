@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from poscli.board.cells import TextProfile
+from poscli.board.ranking import SPENT
 from poscli.board.scaling import AT_LENGTH, LONGEST, SEPARABLE
 from poscli.drawing.text import listed
 from poscli.report.verdicts import UNDERTRAINED_RATIO
@@ -35,7 +36,9 @@ class Orders:
         rows = rows[rows["text"].isin(list(exponents))]
         at_length = rows.groupby("encoding")[AT_LENGTH].mean()
         trained = at_length.index[at_length <= at_length.min() + math.log2(UNDERTRAINED_RATIO)]
-        of_seed = rows[rows["encoding"].isin(trained)].pivot_table(LONGEST, "encoding", ["text", "seed"]).dropna()
+        of_seed = rows[rows["encoding"].isin(trained)].pivot_table(LONGEST, "encoding", ["text", "seed"])
+        seeds = of_seed.T.groupby(level="text").count().min()  # of the text with fewest
+        of_seed = of_seed[seeds >= min(*SPENT, seeds.max())].dropna(axis="columns")  # seeds that all have
         losses = of_seed.T.groupby(level="text").mean().T
         self.of_seed, self.relative = of_seed, losses - losses.median()
 

@@ -19,7 +19,7 @@ from poscli.sweep.drive import Watcher
 from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of
 from poscli.sweep.tune import Tuning, tuning_of
 from poscli.system.device import device_of, threads
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import CorruptError, UsageError, near
 from poscli.workflows import prepare
 
 
@@ -37,14 +37,14 @@ def jobs_of_board(
     Tasks come after all tables, because no rank waits for them.
 
     `encodings` has those of each table that is wanted; None for all, and then also the models that say what there is to
-    win, which come first. With `tuned`, learning rates are those that `tune_board` found; what there is to win and the
+    win, which come first. With `tuned`, learning rates are those that the tunings found; what there is to win and the
     tasks have those of all, and are left out.
     """
     jobs: list[tuple[str, Job]] = []
     for table in season.table:
-        if table.name not in encodings or encodings[table.name] == []:
+        chosen = encodings.get(table.name, ())
+        if not (chosen is None or chosen):
             continue
-        chosen = encodings[table.name]
         own = None if chosen is None else [*chosen]
         suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and own is None else own)
         suite = suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
@@ -76,10 +76,10 @@ def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str
     return chosen
 
 
-def tune_board(
-    season: Season, crew: Crew, device: str, out: Path, encodings: Mapping[str, Sequence[str] | None]
-) -> None:
-    """Choose the learning rates of encodings, by table, through nine trials each, as far as that is not done."""
+def tunings_of_board(
+    season: Season, device: str, out: Path, encodings: Mapping[str, Sequence[str] | None]
+) -> list[Tuning]:
+    """The choices of learning rates of encodings, by table, through nine trials each."""
     tunings = []
     for table in season.table:
         chosen = encodings.get(table.name, []) if table.name in encodings else []
@@ -87,9 +87,7 @@ def tune_board(
             suite = season.suite(table, season.seeds(1), chosen)
             setup = prepare(suite.train, chosen, suite.seeds, device_of(device))
             tunings += [tuning_of(config, setup, out) for config in setup.configs]
-    make_trials(tunings, crew, device)
-    for tuning in tunings:
-        tuning.find()
+    return tunings
 
 
 def missing_jobs(
@@ -108,16 +106,17 @@ def missing_jobs(
 
 
 def undecided(
-    season: Season, cells: Path, encodings: Mapping[str, Sequence[str] | None]
+    season: Season, cells: Path, encodings: Mapping[str, Sequence[str] | None], *, tuned: bool = False
 ) -> dict[str, Sequence[str] | None]:
     """By table, those of some encodings that more seeds could rank: they are in a top group of several.
 
-    What a model is read as gets more seeds through the encoding that it was trained with.
+    With `tuned`, that of those with tuned learning rates. What a model is read as gets more seeds through the encoding
+    that it was trained with.
     """
     left: dict[str, Sequence[str] | None] = dict.fromkeys(encodings, ())
     for standings in standings_of(cells, season):
         table = next(each for each in season.table if each.name == standings.table)
-        if standings.table in encodings and not standings.tuned and len(standings.top) > 1:
+        if standings.table in encodings and standings.tuned == tuned and len(standings.top) > 1:
             top = {row.encoding.partition(AS)[0] for row in standings.top}
             known = encodings[table.name]
             own = table.encodings if known is None else known
@@ -126,19 +125,32 @@ def undecided(
 
 
 class Gathering(Watcher):
-    """Writes the cells of each job as it ends, and passes all events on."""
+    """Writes the cells of each job as it ends, and passes all events on.
+
+    Damaged cells that it meets end no sweep: they go to `damage`.
+    """
 
     def __init__(
-        self, inner: Watcher, jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, names: Mapping[str, str]
+        self,
+        inner: Watcher,
+        jobs: Sequence[tuple[str, Job]],
+        season: Season,
+        cells: Path,
+        names: Mapping[str, str],
+        damage: list[CorruptError],
     ) -> None:
         self.inner, self.jobs, self.season, self.cells, self.names = inner, jobs, season, cells, names
+        self.damage = damage
 
     def began(self, number: int) -> None:
         self.inner.began(number)
 
     def ended(self, number: int, outcome: Outcome) -> None:
         table, job = self.jobs[number]
-        gather(job, self.season.name, table, self.cells, self.names)
+        try:
+            gather(job, self.season.name, table, self.cells, self.names)
+        except CorruptError as error:
+            self.damage.append(error)
         self.inner.ended(number, outcome)
 
     def postponed(self, number: int, why: str) -> None:
@@ -173,7 +185,14 @@ def run_missing(
     runs: Path,
     names: Mapping[str, str] = NO_NAMES,
 ) -> list[dict[str, str]]:
-    """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause."""
+    """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause.
+
+    CorruptError, after all jobs, names a damaged cell.
+    """
+    damage: list[CorruptError] = []
     seconds, plain = [each.seconds for each in planned], [job for _, job in jobs]
     with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
-        return run_shown(plain, seconds, at_work, lambda shown: Gathering(shown, jobs, season, cells, names)).failures
+        done = run_shown(plain, seconds, at_work, lambda shown: Gathering(shown, jobs, season, cells, names, damage))
+    if damage:
+        raise damage[0]
+    return done.failures

@@ -7,11 +7,12 @@ alike, and what other seeds would change.
 
 Two to ten seeds say little about their spread. The spread of a pair is therefore drawn towards that of encodings with
 similar numbers, as far as the spreads of all encodings are alike: an empirical Bayes estimate of variances (Smyth,
-2004, doi:10.2202/1544-6115.1027), with as many degrees of freedom as it is worth. All pairs are tested at once, with
-Holm's correction. An encoding's rank is then at least one more than the number of those that are shown to be better,
-and at most the number of encodings less those that are shown to be worse: with a probability of 95 %, all of these
-intervals hold at the same time (as Mogstad, Romano, Shaikh and Wilhelm, 2024, doi:10.1093/restud/rdad006, read tests of
-pairs). The top group are those whose interval begins at 1.
+2004, doi:10.2202/1544-6115.1027), with as many degrees of freedom as it is worth. Fewer than FEWEST encodings do not
+say how far theirs are apart, and each pair has its own. All pairs are tested at once, with Holm's correction. An
+encoding's rank is then at least one more than the number of those that are shown to be better, and at most the number
+of encodings less those that are shown to be worse: with a probability of 95 %, all of these intervals hold at the same
+time (as Mogstad, Romano, Shaikh and Wilhelm, 2024, doi:10.1093/restud/rdad006, read tests of pairs). The top group are
+those whose interval begins at 1.
 
 A table is looked at when it has 3, 5 and 10 seeds, and each look spends a part of the 5 %. With two seeds nobody is
 ranked: one difference says next to nothing about a spread.
@@ -22,6 +23,7 @@ Shapes: E encodings, S seeds, D documents of all texts.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +37,7 @@ Array = NDArray[np.float64]
 # The part of SIGNIFICANT that is spent at each number of seeds: most of it where most tables will be read.
 SPENT = {3: 0.5, 5: 0.3, 10: 0.2}
 NEIGHBOURS = 15  # encodings with similar numbers, whose spreads are averaged
+FEWEST = 6  # encodings that say how far their spreads are apart
 MOST_DEGREES = 100.0  # of freedom that neighbours are worth
 
 
@@ -52,6 +55,7 @@ class NumbersOfEncodings:
         add up to 1 within each.
         """
         _, self.seeds_count, _ = values.shape
+        self.has_others = len(values) > 2
         self.estimates = values.sum(axis=2).mean(axis=1)
         of_text = np.zeros((int(texts.max()) + 1, len(texts)))
         of_text[texts, np.arange(len(texts))] = 1.0
@@ -81,11 +85,23 @@ class NumbersOfEncodings:
         own = self.seeds_count - 1
         degrees = own + self.prior_degrees
         seeds = (own * np.maximum(_of_pairs(self.seeds), 0.0) + self.prior_degrees * prior) / degrees
-        return (
-            self.estimates[:, None] - self.estimates[None, :],
-            np.sqrt(documents + seeds),
-            _welch(seeds, degrees, documents, MOST_DEGREES),
+        error = np.sqrt(documents + seeds)
+        if not self.prior_degrees:
+            # A spread that is small by chance would leave all to the documents, which have many degrees, so that of
+            # others counts here, too. Two encodings have no others, and get the degrees of their seeds.
+            seeds = np.maximum(seeds, prior)
+            documents = documents if self.has_others else np.zeros_like(documents)
+        welch = _welch(seeds, degrees, documents, MOST_DEGREES)
+        return self.estimates[:, None] - self.estimates[None, :], error, welch
+
+    def first(self, count: int) -> NumbersOfEncodings:
+        """The numbers of the first encodings alone, with what all of them say of spreads."""
+        part, own = copy(self), slice(count)
+        part.estimates, part.prior = self.estimates[own], self.prior[own]
+        part.documents, part.interaction, part.seeds = (
+            each[own, own] for each in (self.documents, self.interaction, self.seeds)
         )
+        return part
 
     def errors(self) -> tuple[Array, Array]:
         """The standard error of every number, `[E]`, and its degrees of freedom."""
@@ -119,27 +135,29 @@ def _spread_of_neighbours(estimates: Array, totals: Array) -> tuple[Array, float
 
     `totals` `[E, S]` are the numbers of every seed minus their mean. What a seed does to all encodings alike counts in
     no difference, and is taken away. The degrees follow from how far the variances of encodings are apart, beyond what
-    so few seeds make of equal ones.
+    so few seeds make of equal ones. They are at most what that many encodings of equal variance would have, and none
+    where these are too few to tell.
     """
-    degrees = totals.shape[1] - 1
-    own = ((totals - np.median(totals, axis=0)) ** 2).sum(axis=1) / degrees
+    count, degrees = len(totals), totals.shape[1] - 1
+    if count < 2:
+        return np.zeros(count), 0.0
+    own = ((totals - np.median(totals, axis=0)) ** 2).sum(axis=1) / (degrees * (1 - 1 / count))
     own = np.maximum(own, 1e-6 * max(float(np.median(own)), 1e-300))
     order = np.argsort(estimates, kind="stable")
     smooth = np.empty_like(own)
     for place, at in enumerate(order):
-        first = min(max(0, place - NEIGHBOURS // 2), max(0, len(order) - NEIGHBOURS))
+        first = min(max(0, place - NEIGHBOURS // 2), max(0, count - NEIGHBOURS))
         smooth[at] = own[order[first : first + NEIGHBOURS]].mean()
-    logs = np.log(own / smooth)
-    beyond = float(logs.var(ddof=1)) - float(scipy.special.polygamma(1, degrees / 2)) if len(logs) > 1 else math.inf
-    return smooth, _degrees_of_variance(beyond)
+    if count < FEWEST:
+        return smooth, 0.0
+    beyond = float(np.log(own / smooth).var(ddof=1)) - float(scipy.special.polygamma(1, degrees / 2))
+    return smooth, min(_degrees_of_variance(beyond), (min(count, NEIGHBOURS) - 2.0) * degrees)
 
 
 def _degrees_of_variance(variance: float) -> float:
     """The degrees of freedom of chi square whose logarithm has this variance, trigamma(degrees / 2); at most 100."""
     if variance <= float(scipy.special.polygamma(1, MOST_DEGREES / 2)):
         return MOST_DEGREES
-    if not math.isfinite(variance):
-        return 0.0
     low, high = 1e-3, MOST_DEGREES
     for _ in range(60):
         middle = (low + high) / 2

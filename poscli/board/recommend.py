@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from poscli.board.arrays import TableOfCells, Triple
+from poscli.board.arrays import Entry, TableOfCells, Triple
 from poscli.board.page.about import FLASH, about
 from poscli.board.scaling import SizeFits
 from poscli.board.standings import Row, better_among, pairs_among, standings_among
@@ -44,6 +44,9 @@ IN_VLLM: dict[frozenset[frozenset[str]], str] = {
         "alibi": "MPTForCausalLM",
     }.items()
 }
+
+# Their options that these architectures read from a configuration. Others change the formula.
+IN_CONFIGURATIONS = {"base", "factor", "original", "low", "high", "beta_fast", "beta_slow", "width", "most"}
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,10 @@ def architecture_in_vllm(row: Row) -> str:
     spec = spec_in_label(row.encoding)
     if describe_spec(spec).family == OTHER:  # it may name a file, which must not be run
         return ""
-    layers = frozenset(frozenset(leaf.name for leaf in layer) for layer in parse(spec).layers)
-    return IN_VLLM.get(layers, "")
+    layers = parse(spec).layers
+    if {option for layer in layers for leaf in layer for option, _ in leaf.options} - IN_CONFIGURATIONS:
+        return ""
+    return IN_VLLM.get(frozenset(frozenset(leaf.name for leaf in layer) for layer in layers), "")
 
 
 def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
@@ -136,6 +141,11 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
         raise UsageError(
             f"--max-len {wishes.max_len}: it must be more than --length {wishes.length}; within the training length "
             "compare encodings by their bits at L on the board"
+        )
+    if wishes.trained and wishes.slowdown is not None:
+        raise UsageError(
+            f"--slowdown {wishes.slowdown:g} is what a training step may cost, and --trained {wishes.trained!r} is "
+            "trained already; leave one out"
         )
     ranked = standings_among(table, tuned=False).ranked
     pool = [row for row in ranked if (AS in row.encoding) == bool(wishes.trained)]
@@ -168,19 +178,20 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
     ratios = [length / table.length for length in table.lengths]
     asked = wishes.max_len / wishes.length
     at = next((n for n, ratio in enumerate(ratios) if ratio >= asked), len(ratios) - 1)
-    choices = _choices(table, meeting, at)
-    pairs = pairs_among(table, [(row.encoding, False) for row in pool], at)
+    whole = [(row.encoding, False) for row in ranked]
+    choices = _choices(table, meeting, at, whole)
+    pairs = pairs_among(table, whole, at)
     prices = []
     for option in constraints:
         others = [row for row in pool if all(meets(row) for name, meets in constraints.items() if name != option)]
-        best = _choices(table, others, at)[0].row
+        best = _choices(table, others, at, whole)[0].row
         prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best)))
     return Recommendation(wishes, table, ratios[at], fewest, tuple(choices), tuple(prices))
 
 
-def _choices(table: TableOfCells, rows: Sequence[Row], at: int) -> list[Recommended]:
+def _choices(table: TableOfCells, rows: Sequence[Row], at: int, whole: Sequence[Entry]) -> list[Recommended]:
     """Rows ranked among each other by their regret at a length; first those that may be the best, by what they win."""
-    better = better_among(table, [(row.encoding, False) for row in rows], table.texts, at)
+    better = better_among(table, [(row.encoding, False) for row in rows], table.texts, at, whole)
     found = []
     for n, row in enumerate(rows):
         seeds = table.seeds_of((row.encoding, False), table.length, table.texts)[: row.seeds]
@@ -259,7 +270,7 @@ def _price_in_words(price: Price) -> str:
 def unknown_of(found: Recommendation, fits: SizeFits | None = None) -> list[str]:
     """What the board cannot say about this, and what the fits to models of other sizes say of it, if there are any."""
     table, wishes, row = found.table, found.wishes, found.choices[0].row
-    train = table.season.train
+    train = table.season.training_of(table.table)
     asked = wishes.max_len / wishes.length
     said = [
         f"Your L is {wishes.length:,} tokens, and these models, of {row.parameters / 1e6:.2f} million parameters, were "
@@ -286,7 +297,7 @@ def _of_other_lengths(row: Row, fits: SizeFits | None) -> str:
     effects = [
         f"{with_interval(fits.slopes(spec, text).per_octave['length'], '+.2f')} on {text}" for text in fits.texts
     ]
-    low, high = fits.ranges()["length"]
+    low, high = fits.ranges(spec)["length"]
     return (
         f" From L = {low} to {high}, each doubling of L changed its loss at 16x, less that at L, by {listed(effects)}, "
         "in bits per token."

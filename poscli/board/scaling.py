@@ -28,6 +28,7 @@ from poscli.board.arrays import Triple, of_newest_source
 from poscli.board.cells import PER_NAT, read_cells, read_documents
 from poscli.board.season import STAR, Season, SeasonTable, current_season, season_of
 from poscli.config.resolve import model_config
+from poscli.drawing.text import listed, named
 from poscli.report.catalogue import describe_spec
 from poscli.report.groups import AS
 from poscli.specs import parse
@@ -53,7 +54,7 @@ class Size:
     @property
     def logarithms(self) -> NDArray[np.float64]:
         """Its directions in octaves, `[4]`."""
-        return np.log2([getattr(self, name) for name in DIRECTIONS])
+        return np.array([math.log2(getattr(self, name)) for name in DIRECTIONS])
 
 
 def size_of(season: Season, table: SeasonTable) -> Size:
@@ -68,7 +69,8 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
     """What models lose on each text of a season, in bits per token, from cells: a row for each model and text.
 
     Columns are encoding, text, seed, width, layers, length, tokens, made (the end of the training), and those of
-    outcomes: AT_LENGTH, LONGEST, CHANGES. A model that has no loss at some length is left out.
+    outcomes: AT_LENGTH, LONGEST, CHANGES. A model that has no loss at some length is left out. DataError for one that
+    was not read so far.
     """
     documents = read_documents(folder, season.name)
     sizes = {table.name: size_of(season, table) for table in season.table}
@@ -77,6 +79,11 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
         size = sizes.get(cell.table)
         if size is None or cell.trained_at != size.length or cell.recipe or any(each != "ok" for each in cell.status):
             continue
+        if absent := {ratio * size.length for ratio in (1, *RATIOS)} - {*cell.lengths}:
+            raise DataError(
+                f"{cell.file} has no loss at {min(absent)} tokens, and what a size changes is asked up to "
+                f'{RATIOS[-1]} L; give the season max_len = "{RATIOS[-1]}x" in [extrapolate]'
+            )
         wanted = [cell.lengths.index(ratio * size.length) for ratio in (1, *RATIOS)]
         tokens = sum(documents[cell.documents].tokens)
         first, *more = (sum(cell.hundredths[at]) / (PER_NAT * LN2 * tokens) for at in wanted)
@@ -115,7 +122,9 @@ class Fit:
 
     @property
     def per_octave(self) -> dict[str, Triple]:
-        """By direction, what a doubling adds to the outcome, with its 95 % interval."""
+        """By direction, what a doubling adds to the outcome, with its 95 % interval; NaN if none was fitted."""
+        if not self.intercepts:
+            return dict.fromkeys(DIRECTIONS, (math.nan, math.nan, math.nan))
         found = {}
         for n, name in enumerate(DIRECTIONS, start=len(self.intercepts)):
             off = self.spread * math.sqrt(self.covariance[n, n])
@@ -207,24 +216,34 @@ class SizeFits:
         there = [name for name in dict.fromkeys(self.rows["encoding"]) if AS not in name]
         return [*(name for name in self.star if name in there), *sorted(set(there) - set(self.star))]
 
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """By direction, the smallest and the largest that was fitted."""
-        return {name: (int(self.rows[name].min()), int(self.rows[name].max())) for name in DIRECTIONS}
+    def rows_of(self, encoding: str) -> pd.DataFrame:
+        """The rows that an encoding is fitted to: its own, and those that tell its slopes."""
+        return self.rows[self.rows["encoding"].isin({encoding, *self.slopes_of[encoding]})]
 
-    def beyond(self, size: Size) -> list[str]:
-        """In which directions a size lies outside of what was fitted, in words."""
-        return [
-            f"{name} {getattr(size, name):,} ({low:,} to {high:,})"
-            for name, (low, high) in self.ranges().items()
-            if not low <= getattr(size, name) <= high
+    def ranges(self, encoding: str) -> dict[str, tuple[int, int]]:
+        """By direction, the smallest and the largest that an encoding was fitted to."""
+        rows = self.rows_of(encoding)
+        return {name: (int(rows[name].min()), int(rows[name].max())) for name in DIRECTIONS}
+
+    def beyond(self, size: Size, encodings: Sequence[str]) -> list[str]:
+        """How a size lies outside of what these encodings were fitted to, in words."""
+        found: dict[str, list[str]] = {}
+        for encoding in encodings:
+            for name, (low, high) in self.ranges(encoding).items():
+                if not low <= getattr(size, name) <= high:
+                    found.setdefault(f"{name} {getattr(size, name):,} ({low:,} to {high:,}", []).append(encoding)
+        said = [
+            f"{what})" if len(of) == len(encodings) else f"{what} of {listed(list(map(named, of)))})"
+            for what, of in found.items()
         ]
+        changed = [name for name in DIRECTIONS if getattr(size, name) != self.rows[name].mode()[0]]
+        return said if len(changed) < 2 else [*said, f"{listed(changed)} at once (the models differ in one at a time)"]
 
     def fit_of(self, encoding: str, text: str, outcome: str) -> Fit:
         """The fit of an outcome of an encoding on a text."""
         if (encoding, text, outcome) not in self._fits:
-            chosen = {encoding, *self.slopes_of[encoding]}
-            rows = self.rows[self.rows["encoding"].isin(chosen) & (self.rows["text"] == text)]
-            self._fits[encoding, text, outcome] = fit(rows, outcome)
+            rows = self.rows_of(encoding)
+            self._fits[encoding, text, outcome] = fit(rows[rows["text"] == text], outcome)
         return self._fits[encoding, text, outcome]
 
     def texts_of(self, chosen: Sequence[str]) -> list[str]:
@@ -283,11 +302,15 @@ def read_scaling(folder: Path) -> SizeFits:
 def failure(ratios: Sequence[float], changes: Sequence[float]) -> float:
     """The multiple of L from which on a longer context harms by more than SEPARABLE; infinite if there is none.
 
+    NaN if a change is.
+
     Between the ratios that were read, the change is linear in the octave.
 
     >>> failure((2, 4), (0.01, 0.03)), failure((2, 4), (-0.1, -0.2))
     (2.8284271247461903, inf)
     """
+    if any(math.isnan(change) for change in changes):
+        return math.nan
     before, at = 0.0, 0.0
     for octave, change in zip(np.log2(ratios).tolist(), changes, strict=True):
         if change > SEPARABLE:

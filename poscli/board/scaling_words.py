@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from poscli.board.predictions import Miss, Score, Share
 from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, SizeFits, Slopes
-from poscli.board.tables import with_interval
+from poscli.board.tables import multiple_text, with_interval
 from poscli.drawing.text import listed, named
-from poscli.report.pooling import ratio_name
 from poscli.report.table import Column, words
 from poscli.specs import with_layouts
 from poscli.system.text import counted
@@ -95,5 +94,5 @@ def _share_text(share: Share) -> str:
 
 
 def _failure_text(row: Predicted) -> str:
-    value, low, high = (f"> {RATIOS[-1]}x" if math.isinf(each) else ratio_name(round(each, 1)) for each in row.fails)
+    value, low, high = (f"> {RATIOS[-1]}x" if math.isinf(each) else multiple_text(round(each, 1)) for each in row.fails)
     return f"{value} [{low}, {high}]"

@@ -127,7 +127,7 @@ class Season(Request):
     ) -> Suite:
         """The encodings of a table, and after other parts what their models are read as."""
         chosen = table.encodings if encodings is None else encodings
-        # Of several parts with one training, the last one counts.
+        plain = [spec for spec in chosen if spec not in table.readings]
         readings = [
             SuitePart(encodings=[trained], extrapolate=ExtrapolateRequest.model_validate({"as": others}))
             for trained, others in table.readings.items()
@@ -139,7 +139,7 @@ class Season(Request):
             seeds=seeds,
             train=train,
             extrapolate=extrapolate,
-            part=[SuitePart(encodings=chosen), *parts, *readings],
+            part=[*([SuitePart(encodings=plain)] if plain else []), *parts, *readings],
         )
 
 

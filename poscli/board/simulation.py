@@ -31,7 +31,7 @@ class Simulated:
 
 def simulate(*, boards: int, encodings: int, seeds: int, apart: float, groups: int = 8, draw: int = 0) -> Simulated:
     """Rank made-up boards of encodings in groups, each `apart` bits per byte behind the one before; 0: all are ties."""
-    random = np.random.default_rng(draw)
+    random, groups = np.random.default_rng(draw), min(groups, encodings)
     truth = apart * (np.arange(encodings) * groups // encodings)
     texts = np.repeat(np.arange(TEXTS), DOCUMENTS)
     shares = np.full(len(texts), 1 / DOCUMENTS)

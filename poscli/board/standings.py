@@ -172,19 +172,25 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
 
 
 def better_among(
-    table: TableOfCells, entries: Sequence[Entry], texts: Sequence[str], at: int = -1
+    table: TableOfCells, entries: Sequence[Entry], texts: Sequence[str], at: int = -1, whole: Sequence[Entry] = ()
 ) -> NDArray[np.bool_]:
     """Who is shown to be better than whom, `[E, E]`, at any look; a later look outweighs an earlier one.
 
-    `at` is the index of the length at which regrets are compared, by default the longest.
+    `at` is the index of the length at which regrets are compared, by default the longest. `whole` has all entries that
+    say how far seeds spread, where `entries` are chosen from more.
     """
     shown = np.zeros((len(entries), len(entries)), bool)
     for look in LOOKS:
-        there = [n for n, entry in enumerate(entries) if len(table.seeds_of(entry, table.length, table.texts)) >= look]
+        enough = [
+            entry
+            for entry in dict.fromkeys([*entries, *whole])
+            if len(table.seeds_of(entry, table.length, table.texts)) >= look
+        ]
+        there = [n for n, entry in enumerate(entries) if entry in enough]
         if len(there) < 2:
             continue
-        seeds = table.season.seeds(look)
-        found = rank(table.regrets([entries[n] for n in there], seeds, texts, at)).better
+        sample = table.regrets(enough, table.season.seeds(look), texts, at)
+        found = rank(sample.first(len(there))).better
         pairs = np.ix_(there, there)
         shown[pairs] = (shown[pairs] & ~found.T) | found
     return shown

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli_runner import cli
 from fake_results import results
+from planted_board import plant
 
 from poscli.board.agree import Agreement, agreement_of, counterparts, naive_sign, sign_in, three_numbers
 from poscli.board.agree_words import said_of
@@ -390,3 +391,21 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
         assert result.code == code, result.err
         assert result.err.count("\n") == 1
         assert not result.out
+
+
+def test_options_of_which_nothing_would_come_are_refused(tmp_path: Path) -> None:
+    path = summary(tmp_path, "code,1,64,fox,10,11,holds")
+    plant(tmp_path / "cells", {"alibi": (2.0, 1.8), "rope": (2.0, 2.5)}, documents=4)
+    for arguments, message in (
+        (
+            ("--cells", tmp_path / "typo", "--out", tmp_path),
+            f"there are no cells of season 2026 in {tmp_path / 'typo'}",
+        ),
+        ((path, "--cells", tmp_path / "cells"), f"--cells {tmp_path / 'cells'}: it is for the board"),
+        (("--season", "nowhere.toml", "--out", tmp_path), "--season nowhere.toml: it is for the board"),
+        (("--cells", tmp_path / "cells", "--train-length", 9999), "--train-length 9999: it is for runs and summaries"),
+    ):
+        result = cli("agree", *arguments)
+        assert result.code != 0
+        assert message in result.err
+        assert result.err.count("\n") == 1

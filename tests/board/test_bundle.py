@@ -12,6 +12,14 @@ NAMES = [
 ]  # fmt: skip
 
 
+def test_the_cells_that_are_made_again_are_of_two_models(tmp_path):
+    season = plant(tmp_path, dict.fromkeys(NAMES[:2], (1.5, 1.6)))
+    known = entry_on_board("rope", season, tmp_path)
+    for number in range(40):
+        drawn = replace(known, digest=str(number)).drawn()
+        assert len({cell.seed for cell in drawn}) == 2
+
+
 def test_true_cells_of_another_cpu_are_seldom_refused_and_better_ones_are_found(tmp_path):
     season = plant(tmp_path, dict.fromkeys(NAMES, (1.5, 1.6)), seeds=4)
     first, *others, fourth = season.seeds(4)

@@ -102,6 +102,31 @@ def test_encodings_come_in_the_order_of_the_board_without_those_that_learned_not
     assert "24 of 24 pairs (100 %)" in " ".join(design(cells, repeating(tmp_path, FAR)).out.split())
 
 
+def test_encodings_with_more_seeds_than_others_are_ordered_by_those_that_all_have(tmp_path):
+    board = planted(tmp_path / "cells", dict.fromkeys(EXPONENTS, LOSSES))
+    for text in EXPONENTS:
+        plant(board, {"alibi": LOSSES["alibi"]}, texts=[text], seeds=5, documents=4, seed_sd=0, document_sd=0)
+    (tmp_path / "text").mkdir()
+    found = design(board, repeating(tmp_path / "text", FAR), "--json").json
+    assert found["order"] == ["kerple-log", "alibi", "fox", "rope"]
+    assert [(each["right"], each["count"]) for each in found["left_out"]] == [(6, 6)] * 4
+
+
+def test_an_order_of_equals_is_said_to_say_nothing(tmp_path):
+    board = planted(tmp_path / "cells", dict.fromkeys(EXPONENTS, dict.fromkeys(LOSSES, (2.0, 1.9))))
+    (tmp_path / "text").mkdir()
+    done = design(board, repeating(tmp_path / "text", FAR))
+    assert done.code == 0, done.err
+    assert "no two of these are told apart" in done.out
+
+
+def test_a_folder_that_specs_cannot_name_is_refused(cells, tmp_path):
+    done = design(cells, repeating(tmp_path, FAR), "--to", tmp_path / "a+b (c)")
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1)
+    assert "which specs cannot have" in done.err
+    assert not (tmp_path / "a+b (c)").exists()
+
+
 def test_a_profile_that_says_more_of_the_order_is_said_to(tmp_path):
     # alibi gets worse where copies get rarer fast, fox gets better: where they pass each other, the mean is wrong.
     by_text = {

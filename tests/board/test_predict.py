@@ -8,9 +8,10 @@ import pytest
 from cli_runner import cli
 from planted_board import BYTES, TOKENS, plant, plant_star
 
-from poscli.board.scaling import STAR, Size
+from poscli.board.scaling import STAR, Size, failure, fit, losses_by_size, read_scaling
 from poscli.board.season import season_of
 from poscli.specs import parse
+from poscli.system.errors import DataError
 
 PER_TOKEN = BYTES / TOKENS  # bits per token of a bit per byte
 # By how much 16 L change the loss of the board's models, in bits per byte, and what a doubling of width, layers, L and
@@ -96,6 +97,10 @@ def test_a_planted_law_is_found(cells, size):
         assert low <= value <= high
 
 
+def test_a_size_that_nobody_trains_is_predicted_too(cells):
+    assert "extrapolation" in predict(cells, "rope", "--width", 10**30).out
+
+
 def test_the_order_is_that_of_the_losses_at_the_longest_windows(cells):
     found = predicted(cells, *sized(LARGER))
     by_order = sorted(found, key=lambda name: found[name]["order"][0])
@@ -136,6 +141,42 @@ def test_slopes_are_what_a_doubling_changes(cells):
 def test_a_size_beyond_what_was_fitted_is_said_to_be_an_extrapolation(cells):
     assert "extrapolation" not in predict(cells, *sized(CENTER)).out
     assert "width 256 (64 to 192)" in " ".join(predict(cells, *sized(LARGER)).out.split())
+
+
+def test_only_the_sizes_of_an_encodings_own_models_are_fitted(tmp_path):
+    def of_longer_windows_only_rope(size):
+        losses = planted(size)
+        return losses if size.length < 256 else {"rope": losses["rope"]}
+
+    plant_star(tmp_path, of_longer_windows_only_rope)
+    plant(tmp_path, planted(CENTER), **EXACT)
+    assert "extrapolation" not in predict(tmp_path, "rope", "--length", 256).out
+    assert "length 256 (32 to 128)" in predict(tmp_path, "alibi", "--length", 256).out
+    both = " ".join(predict(tmp_path, "alibi", "rope", "--length", 256).out.split())
+    assert "length 256 (32 to 128 of alibi)" in both
+    advice = cli("recommend", "--cells", tmp_path, "--length", 4096, "--max-len", 65536, "--no-parameters")
+    assert "From L = 32 to 128, each doubling" in " ".join(advice.out.split())
+
+
+def test_a_change_in_several_directions_is_said_to_be_an_extrapolation(cells):
+    said = " ".join(predict(cells, "--layers", 4, "--width", 192).out.split())
+    assert "extrapolation: width and layers at once (the models differ in one at a time)" in said
+
+
+def test_where_sizes_cannot_be_told_apart_there_are_no_slopes(cells):
+    rows = read_scaling(cells).rows
+    rows = rows[(rows["encoding"] == "rope") & (rows["text"] == "code") & (rows["width"] == CENTER.width)]
+    found = fit(rows, "change_16x")
+    assert all(math.isnan(number) for slope in found.per_octave.values() for number in slope)
+    assert math.isnan(failure((2, 4), (math.nan, math.nan)))
+
+
+def test_a_season_that_was_not_read_up_to_16_L_is_refused(tmp_path):
+    season = season_of(None)
+    short = season.model_copy(update={"extrapolate": season.extrapolate.model_copy(update={"max_len": 512})})
+    plant(tmp_path, {"rope": (2.0, 2.1)}, season=short, **EXACT)
+    with pytest.raises(DataError, match="has no loss at 1024 tokens"):
+        losses_by_size(tmp_path, season)
 
 
 @pytest.fixture
@@ -207,6 +248,9 @@ def test_what_was_trained_before_is_no_prediction(cells, held_out, tmp_path):
         (["--text", "echo"], "--text 'echo': nothing is fitted there"),
         (["--tokens", "many"], "--tokens 'many'"),
         (["--register", "a", "--score", "b"], "between the two lies the training"),
+        (["nonsense", "--score", "nowhere", "--text", "bla"], "--score takes no ENCODING and --text"),
+        (["--register", "nowhere", "--width", 3], "--register takes no --width"),
+        (["--slopes", "--layers", 3], "--slopes takes no --layers"),
         (["--score", "nowhere"], "nowhere has no season.toml, which says what is to be trained"),
     ],
 )

@@ -1,12 +1,17 @@
 """`poscli rank` of an encoding in a file: its row and rank, its bundle, and what a check of the bundle finds."""
 
 import json
+import re
 import shutil
 import zipfile
 
 import pytest
 from cli_runner import cli, forget
 from small_season import write_season
+
+from poscli.board.bundle import read_bundle
+from poscli.board.enter import Contender, submission_text
+from poscli.board.season import season_of
 
 MINE = '''
 import torch
@@ -26,11 +31,13 @@ BROKEN = MINE.replace("-d[None] / 8.0", "-d[None] / 8.0 * torch.rand(())")
 def place(tmp_path_factory):
     """A folder with a board of two seeds and an encoding in `mine.py`, which is the current folder.
 
-    The season has no task, which no entry is asked.
+    The season has no task, which no entry is asked. It is ranked although a longer context wins nothing, because its
+    models learn next to nothing.
     """
     folder = tmp_path_factory.mktemp("rank")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("poscli.board.arrays.LEAST_HEADROOM", -9.0)
         season = write_season(folder)
         season.write_text(season.read_text().partition("[[task]]")[0])
         (folder / "mine.py").write_text(MINE)
@@ -141,9 +148,8 @@ def test_what_is_not_on_the_board_cannot_be_checked(place, arguments, message):
 
 def changed_bundle(bundle, folder, *, seal):
     """A bundle in which every loss is smaller by a nat; with `seal` the checksums are made to fit."""
-    from poscli.board.bundle import read_bundle, write_bundle
+    from poscli.board.bundle import write_bundle
     from poscli.board.cells import write_kept
-    from poscli.board.season import season_of
 
     known = read_bundle(bundle, folder / "unpacked")
     for cell in known.cells:
@@ -169,6 +175,22 @@ def changed_bundle(bundle, folder, *, seal):
 
 
 @pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"ranks": "2 to 3", "of": 9, "regret": [0.5, 0.4, 0.6]}, "rank 2 to 3 of 9 on table small, regret 0.50"),
+        ({"ranks": "1", "of": 1, "regret": [0.5, 0.4, 0.6]}, "no rank, as the only one on table small, regret 0.50"),
+        ({"ranks": "", "of": 1, "status": "failed", "regret": [None] * 3}, "failed on table small, regret -"),
+        ({"ranks": "", "of": 9, "status": "incomplete", "regret": [None] * 3}, "incomplete on table small, regret -"),
+    ],
+)
+def test_what_is_submitted_says_among_how_many_it_is_ranked_or_why_not(place, row, said):
+    season = season_of(place / "season.toml")
+    entry = Contender("mine.py", "mine", place / "mine.py", season, season.table[0], place / "none", place / "none")
+    text = submission_text(entry, [{"label": "mine", "status": "ranked"} | row], place / "bundle.zip")
+    assert f"  mine: {said}\n" in text
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (("broken.py",), 1, "broken.py does not hold what every encoding must:"),
@@ -183,6 +205,32 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(place, arguments, code, me
     done = rank(*arguments)
     assert (done.code, len(done.err.strip().splitlines())) == (code, 1), done.err
     assert message in done.err
+
+
+def test_a_bundle_that_was_packed_again_with_its_folders_is_the_same(ranked, place, tmp_path):
+    with zipfile.ZipFile(place / ranked.json["bundle"]) as old, zipfile.ZipFile(tmp_path / "b.zip", "w") as new:
+        for folder in ("source/", "cells/"):
+            new.writestr(folder, "")
+        for name in old.namelist():
+            new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
+    packed, known = (
+        read_bundle(path, tmp_path / path.stem) for path in (tmp_path / "b.zip", place / ranked.json["bundle"])
+    )
+    assert (packed.source, packed.cells) == (known.source, known.cells)
+
+
+@pytest.mark.parametrize(("at", "value"), [((6, 8), 1), ((8, 10), 99)])
+def test_a_bundle_that_cannot_be_unpacked_is_refused_in_one_line(ranked, place, tmp_path, at, value):
+    """One bit of each file says that it is encrypted; two bytes say how it was packed."""
+    content = bytearray((place / ranked.json["bundle"]).read_bytes())
+    for mark, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2)):
+        for found in re.finditer(mark, bytes(content)):
+            first = found.start() + at[0] + shift
+            content[first : first + 2] = value.to_bytes(2, "little")
+    (tmp_path / "b.zip").write_bytes(content)
+    done = check(tmp_path / "b.zip")
+    assert (done.code, len(done.err.strip().splitlines())) == (5, 1), done.err
+    assert "is not a bundle" in done.err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,18 @@ def test_ties_are_hardly_ever_separated(seeds):
     assert found.false <= 6 / 60
 
 
+@pytest.mark.parametrize("encodings", [2, 3, 6, 12])
+def test_ties_of_few_encodings_are_hardly_ever_separated(encodings, monkeypatch):
+    """Where seeds make most of the variance, as on the board; more than 18 of 300 would be chance of 1 in 2,000."""
+    monkeypatch.setattr("poscli.board.simulation.DOCUMENT_SD", 0.1)
+    monkeypatch.setattr("poscli.board.simulation.INTERACTION_SD", 0.05)
+    assert simulate(boards=300, encodings=encodings, seeds=3, apart=0.0, draw=3).false <= 18 / 300
+
+
+def test_boards_of_few_encodings_have_neighbours_too():
+    assert simulate(boards=4, encodings=4, seeds=10, apart=1.0).power == 1
+
+
 def test_planted_differences_are_found():
     found = simulate(boards=10, encodings=20, seeds=3, apart=0.2, groups=4, draw=1)
     assert found.power > 0.8

@@ -70,6 +70,20 @@ def test_a_multiple_that_was_not_measured_is_answered_with_the_next_and_said(cel
     assert "You ask for 64x, and the board ends at 16x." in recommend(cells, max_len=6400).out
 
 
+def test_vllm_is_not_said_to_compute_options_that_it_does_not_read(tmp_path):
+    plant(tmp_path, {"alibi(far=16.0)": (2.0, 1.6), "alibi(most=16.0)": (2.0, 1.8), "rope(base=500.0)": (2.0, 2.2)})
+    choices = document(tmp_path, "--vllm")["choices"]
+    assert {each["encoding"] for each in choices} == {"alibi(most=16.0)", "rope(base=500.0)"}
+
+
+def test_few_choices_are_told_apart_by_the_spread_of_the_whole_table(tmp_path):
+    """Their own three seeds say next to nothing of it."""
+    names = ["none", "fox", "t5", "fire", "smear", "cable", "bam", "window", "shaw", "cope", "xpos", "pope"]
+    plant(tmp_path, dict.fromkeys(names, (2.0, 2.2)) | {"rope": (2.0, 2.02), "alibi": (2.0, 2.0)}, document_sd=0.01)
+    first, last = document(tmp_path, "--vllm")["choices"]
+    assert (first["encoding"], first["last"], last["first"]) == ("alibi", 1, 2)
+
+
 def test_a_model_of_an_encoding_in_a_file_is_listed_and_the_file_is_not_run(cells):
     assert "mine.py:Mine" in [each["encoding"] for each in document(cells)["choices"]]
     assert "mine.py:Mine" not in [each["encoding"] for each in document(cells, "--vllm")["choices"]]
@@ -81,6 +95,7 @@ def test_a_model_of_an_encoding_in_a_file_is_listed_and_the_file_is_not_run(cell
         (["--trained", "rope", "--flash", "--no-parameters", "--vllm"], {}, None),
         ([], {"max_len": 100}, "--max-len 100: it must be more than --length 100"),
         (["--trained", "alibi"], {}, "the board has no other readings of its models; it has those of rope"),
+        (["--trained", "rope", "--slowdown", 1.1], {}, "--trained 'rope' is trained already; leave one out"),
         (["--slowdown", 1.1], {}, "this board does not know what a training step costs; `poscli board run` measures"),
         (["--table", "five layers"], {}, "season 2026 has no such table"),
         (["--table", "four layers"], {}, "there are no cells of table 'four layers'"),

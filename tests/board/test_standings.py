@@ -119,6 +119,36 @@ def test_without_a_model_trained_at_the_longest_length_there_is_no_baseline(made
         standings_of(folder, made[1])
 
 
+@pytest.mark.parametrize(("trained_long", "why"), [(2.2, "loses 2."), (1.99, "loses 1.")])
+def test_a_text_on_which_a_longer_context_wins_nothing_is_named(tmp_path, trained_long, why):
+    """Regret would be upside down, or noise over noise, and the worst encoding could have rank 1."""
+    season = plant(tmp_path, LOSSES, trained_long=trained_long, document_sd=0, seed_sd=0)
+    with pytest.raises(DataError, match=rf"cannot be ranked on \w+: .* {why}"):
+        standings_of(tmp_path, season)
+
+
+def test_an_interval_does_not_shrink_when_the_best_trained_long_loses_seeds(tmp_path):
+    losses = {"best": (2.0, 1.75), "holds": (2.0, 2.0)}
+    season = plant(tmp_path, losses, seeds=5, seed_sd=0.05, document_sd=0, draw=2)
+    (five,) = standings_of(tmp_path, season)
+    for cell in read_cells(tmp_path, season.name):
+        if cell.trained_at == 1024 and cell.seed in season.seeds(5)[3:]:
+            (tmp_path / cell.file).unlink()
+    (three,) = standings_of(tmp_path, season)
+    assert row_of(three, "best").seeds == 5
+    (_, low, high), (_, low_of_five, high_of_five) = row_of(three, "best").regret, row_of(five, "best").regret
+    assert high - low > high_of_five - low_of_five
+
+
+def test_the_best_at_L_is_not_one_of_fewer_seeds(tmp_path):
+    season = plant(tmp_path, LOSSES | {"lucky": (1.9, 1.9)})
+    for cell in read_cells(tmp_path, season.name):
+        if cell.encoding == "lucky" and cell.seed != season.seeds(1)[0]:
+            (tmp_path / cell.file).unlink()
+    (table,) = standings_of(tmp_path, season)
+    assert "lucky" not in {each.cut_of for each in table.ceilings}
+
+
 def test_a_cell_is_never_changed(made, tmp_path):
     folder = shutil.copytree(made[0], tmp_path / "cells")
     cell = read_cells(folder, made[1].name)[0]

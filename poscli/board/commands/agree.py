@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,19 +60,30 @@ def show_agreement(
     from poscli.board.season import season_of
     from poscli.board.standings import standings_among
 
-    literature = read_literature()
+    literature, folder = read_literature(), cells or out_ / IN_RESULTS
+    options = {"--cells": cells, "--season": season_, "--train-length": train_length}
     if summary is not None:
+        _refuse(options, ("--cells", "--season"), f"is for the board, and {summary} is not one")
         ours = losses_of_summary(summary, train_length)
-    elif (folder := cells or out_ / IN_RESULTS).is_dir():
+    elif cells is not None or folder.is_dir():
+        _refuse(options, ("--train-length",), "is for runs and summaries; a table of the board has one length")
         table = tables_of_cells(folder, season_of(season_))[0]
         ours = losses_of_board(table, standings_among(table, tuned=False))
     else:
+        _refuse(options, ("--season",), f"is for the board, and {folder} is not there")
         from poscli.report import collect
         from poscli.tasks import task_columns
 
         ours = losses_of_runs(collect(out_ / "runs", task_columns()).rows, train_length)
     found = agreements_of(ours, literature, _own_names(name or [], ours, literature))
     emit(json_, _document(found, literature), lambda: _show(said_of(found, literature)))
+
+
+def _refuse(options: Mapping[str, object], unfit: Sequence[str], why: str) -> None:
+    """UsageError for options that were given, and of which nothing comes."""
+    for option in unfit:
+        if options[option] is not None:
+            raise UsageError(f"{option} {options[option]}: it {why}; leave it out")
 
 
 def _own_names(pairs: Sequence[str], ours: OurLosses, literature: Literature) -> dict[str, str]:

@@ -71,16 +71,17 @@ def run_board(
     from poscli.board.progress import (
         chosen_encodings,
         jobs_of_board,
+        make_trials,
         missing_jobs,
         run_missing,
         suited,
-        tune_board,
+        tunings_of_board,
         undecided,
     )
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import makespan
-    from poscli.sweep.job import sweeps
+    from poscli.sweep.job import sweeps, trials_of
     from poscli.system.device import device_of
     from poscli.system.files import check_folder
 
@@ -92,16 +93,29 @@ def run_board(
     for elsewhere in others:
         crew = elsewhere.crew(crew)
     crew.check()
-    if tuned and not dry_run:
-        tune_board(season, crew, device, out_, encodings)
+    if tuned:
+        tunings = tunings_of_board(season, device, out_, encodings)
+        if dry_run and (trials := trials_of(tunings, device)):
+            fitting = suited(crew, trials)
+            planned = sweeps(trials, anew=False, threads=fitting.threads)
+            plan.show(planned, json_, fitting.count, fitting.start_seconds)
+            note("these are the trials; the runs with what they find come after them")
+            return
+        make_trials(tunings, crew, device)
+        for tuning in tunings:
+            tuning.find()
     failures: list[dict[str, str]] = []
-    for seeds in SEEDS_OF_STAGE[stage]:
-        more = undecided(season, cells, encodings) if seeds > SEEDS_OF_STAGE[2][0] else encodings
+    for seeds in (looks := SEEDS_OF_STAGE[stage]):
+        more = undecided(season, cells, encodings, tuned=tuned) if seeds > SEEDS_OF_STAGE[2][0] else encodings
         jobs = missing_jobs(jobs_of_board(season, seeds, device, runs, more, tuned=tuned), season, cells)
         fitting = suited(crew, [job for _, job in jobs])
         planned = sweeps([job for _, job in jobs], anew=False, threads=fitting.threads)
+        if dry_run and not jobs and seeds < looks[-1]:
+            continue  # what comes after these is known
         if dry_run:
             plan.show(planned, json_, fitting.count, fitting.start_seconds)
+            if seeds < looks[-1]:
+                note(f"to {counted(seeds, 'seed')}; which encodings get more follows from what these find")
             return
         seconds = makespan((each.seconds for each in planned), fitting.count)
         note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
@@ -150,7 +164,10 @@ def write_and_show(season_file: Path | None, cells: Path, folder: Path, json_: b
     first, *_ = of_cells = tables_of_cells(cells, season)
     tables = standings_in(of_cells)
     literature = read_literature()
-    others = said_of(agreements_of(losses_of_board(first, tables[0]), literature, {}), literature)
+    try:
+        others = said_of(agreements_of(losses_of_board(first, tables[0]), literature, {}), literature)
+    except UsageError:  # no two of its encodings are in papers
+        others = None
     files = write_board(tables, folder, season, others)
     emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
     note(f"written: {files[0]}, and {len(files) - 1} files beside it")

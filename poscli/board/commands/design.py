@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ from poscli.board.commands.board import CELLS, Cells
 from poscli.cli.commands import command
 from poscli.cli.options import Json, TextArgument, TokenizerOption
 from poscli.system.console import emit, note, out
+from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
     from poscli.board.design import Designed
@@ -52,6 +55,8 @@ def design_encodings(
 
     if to is not None:
         check_folder(to, "--to")
+        if not re.fullmatch(r"[^+|(),=\s]+", str(to)):
+            raise UsageError(f"--to {str(to)!r} has a space or one of +|(),= in it, which specs cannot have; rename it")
     profile = distance_profile(load_corpus(text, tokenizer=tokenizer), window_lengths(length))
     distances = design.Distances(profile)
     designed = design.designs(distances, length)
@@ -76,7 +81,8 @@ def design_encodings(
         }
         for name, content in files.items():
             write_atomic(to / name, content)
-        note(f"written: {to / 'suite.toml'}; `poscli run {to / 'suite.toml'}` trains the designs beside the defaults")
+        suite = shlex.quote(str(to / "suite.toml"))
+        note(f"written: {to / 'suite.toml'}; `poscli run {suite}` trains the designs beside the defaults")
 
 
 def _show(profile: DistanceProfile, designed: list[Designed], order: list[str], held: list[LeftOut]) -> None:
@@ -103,6 +109,9 @@ def _show(profile: DistanceProfile, designed: list[Designed], order: list[str], 
     console.print(Text("\nExpected in front on this text, as on the board", style="bold"))
     console.print(Text(", ".join(map(with_layouts, order[:FIRST]))))
     right, count = (sum(getattr(each, name) for each in held) for name in ("right", "count"))
+    if not count:
+        console.print(Text("On the board's texts no two of these are told apart, so that their order says nothing."))
+        return
     profiled = sum(each.right_by_profile for each in held)
     console.print(
         Text(

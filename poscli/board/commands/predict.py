@@ -75,6 +75,15 @@ def predict_size(
 
     if register and score:
         raise UsageError("--register and --score: between the two lies the training; give one")
+    size_given = {"--width": width, "--layers": layers, "--length": length, "--tokens": tokens}
+    others = {"ENCODING": encodings, "--text": text, "--slopes": slopes}
+    for mode, asked, unfit in (
+        ("--score", score, size_given | others),
+        ("--register", register, size_given | others),
+        ("--slopes", slopes, size_given),
+    ):
+        if asked and (given_too := [option for option, value in unfit.items() if value]):
+            raise UsageError(f"{mode} takes no {' and '.join(given_too)}: nothing would come of it; leave it out")
     if score:
         counted = predictions.score_predictions(score)
         emit(json_, plain_json(asdict(counted)), lambda: _show_score(counted))
@@ -99,7 +108,7 @@ def predict_size(
         return
     predicted = {each: [fits.predict(name, each, size) for name in chosen] for each in texts}
     rows = {each: [asdict(one) for one in found] for each, found in predicted.items()}
-    answer = {"size": asdict(size), "beyond": fits.beyond(size), "predicted": rows}
+    answer = {"size": asdict(size), "beyond": fits.beyond(size, chosen), "predicted": rows}
     emit(json_, plain_json(answer), lambda: _show(fits, size, predicted))
 
 
@@ -112,7 +121,8 @@ def _show(fits: SizeFits, size: Size, predicted: dict[str, list[Predicted]]) -> 
 
     console, tokens = out(), write_count(size.tokens)
     console.print(Text(f"{size.layers} layers of width {size.width}, L = {size.length}, {tokens} tokens", style="bold"))
-    if beyond := fits.beyond(size):
+    encodings = list(dict.fromkeys(row.encoding for found in predicted.values() for row in found))
+    if beyond := fits.beyond(size, encodings):
         console.print(
             Text(f"Beyond what was fitted, so that this is an extrapolation: {'; '.join(beyond)}", style="yellow")
         )

@@ -79,7 +79,7 @@ def rank_encoding(
         found: Standings | None = row_of_entry(entry, tuned=tuned)
         if found is None:
             break
-        records.append(record_of_row(found, entry.name))
+        records.append(record_of_row(found, entry.name) | {"of": len(found.ranked)})
         if not json_:
             show_standings([found], out(), around=entry.name, rows=AROUND)
     bundle = entry.write_bundle() if records else None
