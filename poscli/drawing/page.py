@@ -182,8 +182,8 @@ class Page:
                 arrowprops=leader if outside else None,
                 zorder=6,
             )
-            if not outside:
-                label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+            # Lines may end before the axes do, whose grid would strike a label through.
+            label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
     def _fill_strip(self, failures: Sequence[Failure]) -> None:
         if self.strip is None:
