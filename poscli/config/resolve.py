@@ -13,7 +13,6 @@ from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.config.size import refuse_unaffordable_training
 from poscli.config.validate import validated
 from poscli.data.tokenizers import TOKENIZERS
-from poscli.specs.build import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 from poscli.system.ranks import ranks
@@ -65,9 +64,7 @@ def resolve(
             f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
         )
     refuse_unaffordable_training(config, device)  # first: the check builds the encodings
-    with refusing_sizes(specs.parse(encoding)):
-        axes = axes or TASKS.get(task).axes
-        specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)
+    specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes or TASKS.get(task).axes)
     sources = source_hashes(config.encoding, task, tokenizer, model.shape(length))
     return config.model_copy(update={"plugins": sources})
 

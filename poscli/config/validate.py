@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
@@ -11,8 +10,8 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from poscli.system.errors import UsageError, near
+from poscli.system.text import in_no_line
 
-UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # categories: control characters, bytes that are not UTF-8, ends of lines
 # The rule behind each kind of error of pydantic; `{...}` are the bounds of the field.
 RULES = {
     "int_type": "must be a whole number",
@@ -66,8 +65,7 @@ class Request(Frozen):
         for text in _texts(value):
             if not text.strip() and text != default:
                 raise ValueError("an empty text is not allowed; write something, or leave the key out")
-            unprintable = (sign for sign in text if unicodedata.category(sign) in UNPRINTABLE)
-            if wrong := next((sign for sign in unprintable if not (ends and sign in "\n\t")), ""):
+            if wrong := in_no_line(text, "\n\t" if ends else ""):
                 raise ValueError(f"the character {wrong!r} is not allowed here; leave it out")
         if isinstance(value, list | tuple):
             for place, item in enumerate(value):

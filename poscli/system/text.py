@@ -5,6 +5,18 @@ from __future__ import annotations
 import unicodedata
 
 
+def in_no_line(text: str, allowed: str = "") -> str:
+    r"""The first character that cannot stand in a line of a file or of a message, except those in `allowed`; else "".
+
+    These are control characters, separators of lines, and what Python reads bytes as that are not UTF-8.
+
+    >>> in_no_line("one line"), in_no_line("two\nlines"), in_no_line("two\nlines", "\n")
+    ('', '\n', '')
+    """
+    refused = (sign for sign in text if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp"))
+    return next((sign for sign in refused if sign not in allowed), "")
+
+
 def printable(text: object, keep: str = "") -> str:
     r"""A text whose characters without a shape of their own are written as escapes, except those in `keep`.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,10 @@ from poscli.data.build import divided
 from poscli.data.source import Document, Reading, Source
 from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry
+from poscli.system.text import in_no_line
 
 LONGEST_SPEC = 4096  # characters; longer paths cannot be opened on Linux
 SHOWN_CHARACTERS = 60  # of a name that is refused
-UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, bytes that are not UTF-8, separators of lines
 
 # Takes windows of tokens [B, T + 1], in which token n is byte n and token 256 opens a document, and how many targets at
 # the end of each are asked for, and returns the best possible loss [B, targets] in nats of each of these.
@@ -121,8 +120,7 @@ def check_characters(spec: str) -> None:
     shown = spec if len(spec) <= 2 * SHOWN_CHARACTERS else f"{spec[:SHOWN_CHARACTERS]}..."
     if len(spec) > LONGEST_SPEC:
         raise UsageError(f"the corpus {shown!r} has a name of {len(spec)} characters; {LONGEST_SPEC} are allowed")
-    wrong = next((c for c in spec if unicodedata.category(c) in UNPRINTABLE), "")
-    if wrong:
+    if wrong := in_no_line(spec):
         raise UsageError(f"the corpus {shown!r} has the character {wrong!r} in its name; rename the file or the folder")
 
 
