@@ -127,8 +127,8 @@ def setups_of(
     """
     setups = []
     for run in runs_as(runs, request, strict):
-        check_judge(run, judge)
         setups += setups_on(run, request, device, smoke=smoke, open_task=open_task)
+        check_judge(run, judge, setups[-1].settings.lengths[-1])
     return setups
 
 

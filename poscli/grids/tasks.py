@@ -118,11 +118,11 @@ class Grid(Task):
 
 def _refuse_strips(length: int) -> None:
     """UsageError, with near lengths, for a length whose grid is more than twice as wide as high."""
-    if _is_good(length):
+    if is_grid(length):
         return
     rows, columns = grid_shape(length)
-    below = next((n for n in range(length - 1, 0, -1) if _is_good(n)), None)
-    above = next(n for n in range(length + 1, 2 * length + 4) if _is_good(n))
+    below = next((n for n in range(length - 1, 0, -1) if is_grid(n)), None)
+    above = next(n for n in range(length + 1, 2 * length + 4) if is_grid(n))
     near = " or ".join(f"{n} ({'{} x {}'.format(*grid_shape(n))})" for n in filter(None, (below, above)))
     raise UsageError(
         f"a window of {length} tokens is a grid of {rows} x {columns} cells, and a grid may be at most {WIDEST} times "
@@ -130,7 +130,8 @@ def _refuse_strips(length: int) -> None:
     )
 
 
-def _is_good(length: int) -> bool:
+def is_grid(length: int) -> bool:
+    """Whether a window of so many cells is a grid that is not too wide."""
     rows, columns = grid_shape(length)
     return columns <= WIDEST * rows
 

@@ -20,6 +20,7 @@ from poscli.drawing.axes import RISING, SIGNED, color_bar
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.operands import grid_shape, raster
+from poscli.grids.tasks import is_grid
 from poscli.inspect.absolute import position_table
 from poscli.inspect.numbers import Array, Record
 from poscli.inspect.probe import head_names, layer_names
@@ -143,7 +144,8 @@ def _of_cells(of_keys: Array, cells: int, fill: float) -> Array:
 
 def _window(subject: Subject) -> tuple[int, int, int]:
     """Rows and columns of the grid that is drawn, and the column of the query: beyond training if that is possible."""
-    for cells in (min(ENLARGED * subject.length, subject.max_len), subject.length):
+    for most in (min(ENLARGED * subject.length, subject.max_len), subject.length):
+        cells = next(cells for cells in range(most, 0, -1) if is_grid(cells))
         rows, columns = grid_shape(cells)
         try:
             constant_operands(subject.encoding, cells)

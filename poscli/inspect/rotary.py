@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from poscli.drawing.text import amount, number
-from poscli.equation import Unsupported
+from poscli.equation import Encoding, Unsupported
 from poscli.inspect.absolute import EXACT, fitted, frequencies
 from poscli.inspect.numbers import Array, Record, in_tokens, sampled, without_nan
 from poscli.inspect.subject import CPU, Subject, constant_operands
@@ -27,7 +27,13 @@ RANDOM_TOKENS = 8  # each of which is one random query per head, over which the 
 PLACES = 5  # in the window, at which the map from one position to the next is measured
 STILL = 1e-13  # radians per token; what turns less does not turn
 TURN = 2 * np.pi
+NULL = 0.5  # the size of an eigenvalue that is no rotation: of a rotation it is 1
 SAME_PAIR = 1e-3  # relative: two channels whose frequencies differ by less belong to one pair
+
+
+def _of_first_head(heads: int) -> str:
+    """What a sentence about the first head begins with where the heads differ."""
+    return f"In head 1 of {heads}, which differ: " if heads > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +46,8 @@ class Turning(Record):
     length: int
     max_len: int
     clipped: bool = False  # the encoding multiplies queries and keys in its own way, which may change distances
+    drawn: bool = False  # training draws positions at random
+    heads: int = 1  # more than 1 if they differ; the frequencies are then those of the first one
 
     @property
     def turns(self) -> Array:
@@ -50,18 +58,22 @@ class Turning(Record):
     def finding(self) -> str:
         """How many pairs meet angles beyond the training length that they have not met in training."""
         if not len(self.omega):
-            return "No channel turns with the position"
+            return _of_first_head(self.heads) + "No channel turns with the position"
         waves = f"avelengths {number(TURN / self.omega[0])} to {amount(TURN / self.omega[-1])}"
         if self.clipped:
-            return f"W{waves} tokens; its own product of q and k decides which distances they turn by"
-        new = int(self.new_angles().sum())
-        pairs = f"{new} of {len(self.omega)} pairs meet new angles" if new else "No pair meets a new angle"
-        return f"{pairs} beyond {self.length} tokens; w{waves}"
+            words = f"W{waves} tokens; its own product of q and k decides which distances they turn by"
+        elif self.drawn:
+            words = f"W{waves} positions; training draws positions at random, which decide what angles are new"
+        else:
+            new = int(self.new_angles().sum())
+            pairs = f"{new} of {len(self.omega)} pairs meet new angles" if new else "No pair meets a new angle"
+            words = f"{pairs} beyond {self.length} tokens; w{waves}"
+        return _of_first_head(self.heads) + words
 
     def new_angles(self) -> np.ndarray:
         """Which pairs turn farther in the longest window than in training, where they have not turned once."""
         before, after = self.omega_in_training * self.length, self.omega * self.max_len
-        return (not self.clipped) & (before < TURN) & (after > before * 1.001)
+        return (not (self.clipped or self.drawn)) & (before < TURN) & (after > before * 1.001)
 
     def record(self) -> dict[str, object]:
         return {
@@ -106,6 +118,7 @@ class SpeedRatio(Record):
     ratio: Array  # [pairs]
     other: str
     length: int
+    heads: int = 1  # as in Turning
 
     @property
     def new_from(self) -> int | None:
@@ -129,7 +142,7 @@ class SpeedRatio(Record):
         low, high = f"{changed.min():.3g}", f"{changed.max():.3g}"
         speeds = f"{low} to {high} times" if low != high else f"{low} times"
         new = f"; angles new to {self.other} begin at {amount(self.new_from)} tokens" if self.new_from else ""
-        return f"{pairs} turn {speeds} as fast as in {self.other}{new}"
+        return f"{_of_first_head(self.heads)}{pairs} turn {speeds} as fast as in {self.other}{new}"
 
     def record(self) -> dict[str, object]:
         return {
@@ -148,7 +161,18 @@ def turning(subject: Subject) -> Turning:
         with contextlib.suppress(Unsupported):
             omega, still = _speeds(subject, subject.max_len)
     in_training = in_training if len(in_training) == len(omega) else omega
-    return Turning(omega, in_training, still, *lengths, clipped=subject.fills("similarity"))
+    others = (_speeds(subject, subject.length, head)[0] for head in range(1, subject.encoding.shape.heads))
+    of_head_1, _ = _speeds(subject, subject.length)
+    alike = all(len(each) == len(of_head_1) and np.allclose(each, of_head_1, rtol=SAME_PAIR) for each in others)
+    return Turning(
+        omega,
+        in_training,
+        still,
+        *lengths,
+        clipped=subject.fills("similarity"),
+        drawn=_draws_positions(subject),
+        heads=1 if alike else subject.encoding.shape.heads,
+    )
 
 
 def decay(subject: Subject) -> Decay:
@@ -172,24 +196,34 @@ def scaling(subject: Subject, other: Subject) -> SpeedRatio:
     if len(ours.omega) != len(theirs.omega):
         return SpeedRatio(theirs.omega, np.zeros(0), other.spec, subject.length)
     of_other = theirs.omega_in_training
-    return SpeedRatio(of_other, ours.omega / of_other, other.spec, subject.length)
+    heads = max(ours.heads, theirs.heads)
+    return SpeedRatio(of_other, ours.omega / of_other, other.spec, subject.length, heads)
 
 
-def _speeds(subject: Subject, tokens: int) -> tuple[Array, int]:
+def _draws_positions(subject: Subject) -> bool:
+    """Whether training draws the positions of a text at random."""
+    parts = (part for part in subject.leaves if "positions" in part.blanks)
+    return any(type(part).begin_step is not Encoding.begin_step for part in parts)
+
+
+def _speeds(subject: Subject, tokens: int, head: int = 0) -> tuple[Array, int]:
     """Frequencies `[pairs]` above zero in a window, fastest first, and the number of channels that do not turn."""
     encoding, shape = subject.encoding, subject.encoding.shape
     places = np.linspace(0, subject.length - 2, PLACES).astype(np.int64)
     order = np.unique([*places, *(places + 1), tokens - 1])  # the last position tells the length of the window
-    pos = encoding.locate(tokens, CPU).pos[torch.from_numpy(order)]
+    places_of = torch.from_numpy(order)
+    pos = places_of.double() if _draws_positions(subject) else encoding.locate(tokens, CPU).pos[places_of]
     units = torch.eye(shape.head_width, dtype=torch.float64)[:, None, None, :]
     q_DHTD = units.expand(-1, shape.heads, len(order), -1)
-    turned = encoding.query(encoding.content_query(q_DHTD), pos)[:, 0].numpy()  # of head 1, for each unit vector
-    at, after = (turned[:, np.searchsorted(order, each)].reshape(-1, turned.shape[-1]) for each in (places, places + 1))
+    q_DTC = encoding.query(encoding.content_query(q_DHTD), pos)[:, head].numpy()  # for each unit vector
+    at, after = (q_DTC[:, np.searchsorted(order, each)].reshape(-1, q_DTC.shape[-1]) for each in (places, places + 1))
     step = fitted(at, after, k=1)
     if step.error <= EXACT:
-        angles = np.sort(np.angle(np.linalg.eigvals(step.map)))[::-1]  # of every pair, one above zero and one below
+        values = np.linalg.eigvals(step.map)
+        turned = values[np.abs(values) > NULL]  # the others are of channels that the encoding leaves empty
+        angles = np.sort(np.angle(turned))[::-1]  # of every pair, one above zero and one below
         return angles[angles > STILL], int((np.abs(angles) <= STILL).sum())
-    table = constant_operands(encoding, tokens, queries=tokens).q_BHTD[0, 0].numpy()[: subject.length]
+    table = constant_operands(encoding, tokens, queries=tokens).q_BHTD[0, head].numpy()[: subject.length]
     waves = frequencies(table)
     omega = np.sort(waves.omega[(waves.omega > 0) & (waves.share > 0.5)])[::-1]
     first, second = omega[0::2], omega[1::2]

@@ -74,7 +74,8 @@ def trained_group(id_: str, runs: Path, settings: InspectSettings) -> SubjectGro
     """The subjects of a trained run; UsageError if there is none, or if settings are given that the run decides."""
     given = [name for name in FIXED if name in settings.model_fields_set]
     if given:
-        raise UsageError(f"--{given[0]} is what the run was trained with; leave it out, or leave out --run {id_}")
+        option = next(iter(settings.model), "model") if given[0] == "model" else given[0]
+        raise UsageError(f"--{option} is what the run was trained with; leave it out, or leave out --run {id_}")
     trained = load_run(runs, id_)
     config = trained.run.config
     max_len = _longest_drawn(settings, config.length, config.model)

@@ -271,8 +271,11 @@ FALL, LOW = 2.0, 2.0  # nats: by how much the judge's loss falls at least, and b
 FEWEST_TOKENS = 20  # with fewer tokens of a kind, their mean says nothing
 
 
-def refuse_judge(judge: Run, run: Run) -> None:
-    """UsageError if the trained model of the run `judge` cannot judge that of `run`; it says why in one line."""
+def refuse_judge(judge: Run, run: Run, longest: int) -> None:
+    """UsageError if the trained model of the run `judge` cannot judge that of `run`; it says why in one line.
+
+    `longest` is the longest window to be read, in tokens.
+    """
     if judge.home == run.home:
         raise UsageError(f"{run.id} cannot judge itself; name another run as the judge")
     if judge.fingerprint != run.fingerprint:
@@ -280,6 +283,7 @@ def refuse_judge(judge: Run, run: Run) -> None:
             f"the judge {judge.id} was trained on another text or tokenizer than {run.id}; train one on it"
         )
     _refuse_short(judge.config.length, run.config.length)
+    _refuse_short_windows(longest, run.config.length)
 
 
 def key_tokens(judge: LanguageModel, sample: Sample) -> NDArray[np.bool_]:
@@ -289,10 +293,7 @@ def key_tokens(judge: LanguageModel, sample: Sample) -> NDArray[np.bool_]:
     """
     short, long = sample.train_length, GROWTH * sample.train_length
     _refuse_short(judge.shape.length, short)
-    if sample.length < long:
-        raise UsageError(
-            f"key tokens need windows of {long} tokens, {GROWTH} times the training length; give --max-len"
-        )
+    _refuse_short_windows(sample.length, short)
     cropped, whole = sample.losses(judge, short), sample.losses(judge, long)
     return (cropped - whole > FALL) & (whole < LOW) & sample.text.counts(sample.spans, sample.scored)
 
@@ -309,6 +310,14 @@ def key_token_rows(model: LanguageModel, sample: Sample, key: NDArray[np.bool_])
         too_few = f"{tokens} {kind} tokens are too few for a mean; at least {FEWEST_TOKENS} count"
         rows.append({"kind": kind} | row | {"reason": too_few if tokens < FEWEST_TOKENS else ""})
     return rows
+
+
+def _refuse_short_windows(longest: int, length: int) -> None:
+    """UsageError if no window of 8 L tokens is read."""
+    if longest < GROWTH * length:
+        raise UsageError(
+            f"key tokens need windows of {GROWTH * length} tokens, {GROWTH} times the training length; give --max-len"
+        )
 
 
 def _refuse_short(trained: int, length: int) -> None:

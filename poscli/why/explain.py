@@ -53,7 +53,7 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
         if not run.under_another:
             note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
-    check_judge(run, judge)
+    check_judge(run, judge, setup.settings.lengths[-1])
     if run.status()["state"] != "complete" or not _can_explain(setup.task, setup.settings):
         note(
             f"{run.id} has nothing to explain: --why needs a trained model, a length beyond its own, and one text for "
@@ -67,10 +67,13 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
         write_explanation(run, _tables(setup, judge), _record(run, setup.settings, judge))
 
 
-def check_judge(run: Run, judge: Run | None) -> None:
-    """UsageError if a judge is given that cannot judge a run which `explain` would not pass over."""
+def check_judge(run: Run, judge: Run | None, longest: int) -> None:
+    """UsageError if a judge is given that cannot judge a run which `explain` would not pass over.
+
+    `longest` is the longest window to be read, in tokens.
+    """
     if judge is not None and not _is_passed_over(run, judge):
-        refuse_judge(judge, run)
+        refuse_judge(judge, run, longest)
 
 
 def is_left_to_explain(run: Run | None, task: Task, settings: EvaluationSettings, judge: Run | None = None) -> bool:
@@ -147,22 +150,22 @@ def _attempt(name: str, make: Callable[[], Rows]) -> Rows:
 
 
 def _sample(setup: EvaluationSetup, ratio: int | None, tokens: int) -> Sample:
-    """Windows of the longest length within `ratio` times L (None: of all), which end where sliding windows do.
+    """Windows of at most `ratio` times L (None: of the longest length), which end where sliding windows do.
 
     They hold about `tokens` tokens together.
     """
     settings, plan = setup.settings, setup.plan
     protocol = next(name for name in reversed(plan.protocols) if len(plan.variants(name)) > 1)
-    lengths = [length for length in settings.lengths if ratio is None or length <= ratio * settings.train_length]
-    windows = max(FEWEST_WINDOWS, tokens // lengths[-1])
+    length = settings.lengths[-1] if ratio is None else min(ratio * settings.train_length, settings.lengths[-1])
+    windows = max(FEWEST_WINDOWS, tokens // length)
     spans = in_turns(plan.spans(protocol, settings.lengths[-1]), seed=2)[:windows]
     return Sample(
         task=setup.task,
-        text=setup.task.text(lengths[-1]),
+        text=setup.task.text(length),
         spans=spans[np.lexsort((spans[:, 1], spans[:, 0]))],
         scored=max(1, int(settings.train_length * SCORED_SHARE)),
         train_length=settings.train_length,
-        length=lengths[-1],
+        length=length,
         device=setup.device,
         stride=settings.stride,
     )

@@ -60,6 +60,12 @@ def test_any_number_of_encodings_is_drawn_six_to_a_sheet(folder: Path) -> None:
     assert [each["spec"] for each in found["inspected"]] == [*specs, specs[-1]]
 
 
+def test_windows_that_are_no_grid_are_drawn_as_the_next_smaller_grid(folder: Path) -> None:
+    small = ("--preset", "nano", "--length", 16, "--max-len", 17, "--no-properties")  # no grid has 17 cells
+    (drawn,) = document("inspect", "alibi-2d", *small, "--to", "here")["inspected"]
+    assert {each["rows"] * each["columns"] for each in drawn["views"].values() if "rows" in each} == {16}
+
+
 def test_attention_of_a_run_is_that_of_its_model(runs: Path) -> None:
     """Against a softmax written out here, of queries and keys that the model's own matrices make."""
     group = trained_group(run_of(runs, "alibi").id, runs / "runs", InspectSettings(max_len=LENGTH))

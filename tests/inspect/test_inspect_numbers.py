@@ -313,6 +313,23 @@ def test_speeds_are_compared_with_those_that_the_other_encoding_has_in_training(
     assert rotary.scaling(rope, rope).finding == "Every pair turns as fast as in rope"
 
 
+def test_channels_that_an_encoding_leaves_empty_turn_at_no_speed() -> None:
+    np.testing.assert_allclose(rotary.turning(subject("string")).omega, THETA, rtol=1e-8)
+
+
+def test_positions_that_training_draws_at_random_leave_open_which_angles_are_new() -> None:
+    found = rotary.turning(subject("randomized+rope"))
+    np.testing.assert_allclose(found.omega, THETA, rtol=1e-8)  # of rope, by position
+    assert not found.new_angles().any()
+    assert "random" in found.finding
+
+
+def test_heads_that_turn_at_other_speeds_are_not_spoken_of_as_one() -> None:
+    assert rotary.turning(subject("mobius")).finding.startswith("In head 1 of 4, which differ: ")
+    assert rotary.scaling(subject("mobius"), subject("rope")).finding.startswith("In head 1 of 4, which differ: ")
+    assert "head" not in rotary.turning(subject("rope")).finding
+
+
 # Biases and attention by distance.
 
 

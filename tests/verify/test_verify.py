@@ -22,7 +22,7 @@ from poscli.equation import Unsupported
 from poscli.report.catalogue import describe_spec
 from poscli.specs import parse
 from poscli.verify import CHECKS, Finding, Verdict, verify
-from poscli.verify.checks import Failed, SpecUnderTest
+from poscli.verify.checks import Failed, Skipped, SpecUnderTest
 from poscli.verify.noise import tolerances
 
 ALIBI = get("alibi")
@@ -202,6 +202,23 @@ def test_every_check_refuses_some_encoding() -> None:
     assert {check for _, check, _ in FAULTS} == set(RUN)
 
 
+class Ending(Encoding):
+    """Absolute, which it does not declare, and without positions from L on."""
+
+    def positions(self, index: Tensor) -> Tensor:
+        if len(index) > self.shape.length:
+            raise Unsupported("positions end at L")
+        return index
+
+    def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return k_BHSD * (1 + pos[:, None].to(k_BHSD.dtype) / self.shape.length)
+
+
+def test_shifts_that_cannot_be_made_prove_nothing() -> None:
+    with pytest.raises(Skipped, match="no positions farther on"):
+        RUN["shift"](SpecUnderTest(of("Ending"), 0))
+
+
 def cliff(pos: Tensor) -> Tensor:
     """Infinite from position 300 on."""
     return torch.where(pos >= 300, math.inf, 1.0)
@@ -316,6 +333,7 @@ def test_a_missing_package_makes_an_encoding_unavailable(monkeypatch: pytest.Mon
     result = cli("verify", "floater", "alibi")
     assert result.code == 0
     assert "unavailable" in result.out
+    assert "1 of 2 encodings hold, 1 could not be checked" in result.err
     assert "pip install 'poscli[ode]'" in " ".join(result.out.split())
     refused = cli("train", "--enc", "floater")
     assert refused.code == 2

@@ -147,7 +147,7 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
         "few key tokens": table(key_token_rows(rope, sample, key & (key.cumsum().reshape(8, 4) < 4))),
         "judged": told([outcome(key_tokens, each, sample) for each in (judge, short)]),
         "found": told(key_tokens(judge, longer).astype(int)),
-        "judges": "\n".join(outcome(refuse_judge, *pair) for pair in judges()),
+        "judges": "\n".join(outcome(refuse_judge, *pair, 512) for pair in judges()),
     }
     snapshot(sections(parts), rounded=True)
 

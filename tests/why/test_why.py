@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -63,6 +64,14 @@ def test_tables_are_of_the_windows_that_the_documentation_names(results: Path) -
     assert set(table_of(results, "alibi", "dilution")["window"]) == {LENGTH * 2**n for n in range(4)}
 
 
+def test_a_long_window_is_read_for_the_reasons_whatever_lengths_were_evaluated(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder_of(results, "sinusoidal"), tmp_path / "runs" / folder_of(results, "sinusoidal").name)
+    assert cli("extrapolate", "--lengths", "1,8", "--why", "--smoke", "--out", tmp_path).code == 0
+    changes = table_of(tmp_path, "sinusoidal", "attribution").set_index("change")
+    assert set(changes["length"]) == {4 * LENGTH}
+    assert changes.loc["full", "harm"] != 0
+
+
 def test_key_tokens_need_a_judge(results: Path) -> None:
     judge = folder_of(results, "t5").name
     command = (*WHY, "--enc", "sinusoidal", "--judge", judge, "--out", results)
@@ -82,13 +91,14 @@ def test_key_tokens_need_a_judge(results: Path) -> None:
         ((*WHY, "--judge", "ALIBI"), "trained on windows of 32 tokens; train one with --length 256"),
         ((*WHY[:-1], "--judge", "ALIBI"), "judges the key tokens of --why; give --why too"),
         ((*WHY, "--judge", "nobody"), "there is no run 'nobody'"),
+        ((*WHY, "--max-len", 4 * LENGTH, "--judge", "T5"), "key tokens need windows of 256 tokens"),
     ],
 )
 def test_what_cannot_judge_is_refused_before_anything_is_evaluated(
     results: Path, command: tuple[str, ...], says: str
 ) -> None:
-    alibi = folder_of(results, "alibi").name
-    result = cli(*(alibi if word == "ALIBI" else word for word in command), "--enc", "sinusoidal", "--out", results)
+    runs = {"ALIBI": folder_of(results, "alibi").name, "T5": folder_of(results, "t5").name}
+    result = cli(*(runs.get(str(word), word) for word in command), "--enc", "sinusoidal", "--out", results)
     assert result.code == 2
     assert says in result.err
     assert len(result.err.splitlines()) == 1

@@ -55,7 +55,10 @@ def verify(
     named = [replace(verdict, encoding=with_layouts(verdict.encoding)) for verdict in verdicts]
     emit(json_, [verdict.record() for verdict in verdicts], lambda: _show(named))
     failed = [verdict.encoding for verdict in verdicts if verdict.status == "failed"]
-    note(f"{len(verdicts) - len(failed)} of {len(verdicts)} encodings hold" if len(verdicts) > 1 else "")
+    if len(verdicts) > 1:
+        held = sum(verdict.status == "passed" for verdict in verdicts)
+        unchecked = len(verdicts) - held - len(failed)
+        note(f"{held} of {len(verdicts)} encodings hold" + f", {unchecked} could not be checked" * bool(unchecked))
     if failed:
         raise typer.Exit(FAILED)
 
