@@ -25,6 +25,7 @@ from poscli.system.text import printable
 
 SUFFIX = ".gguf"
 FIRST_BYTES = b"GGUF"
+UNPACKED = 2  # version of what is kept; the first one held random weights where a file lacked tensors
 PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}$")  # how the name of one of several files of a model ends
 SAMPLES, PIECE_BYTES = 64, 2**16  # read of a file, evenly spaced, to identify it
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tensors that scale rope
@@ -62,7 +63,7 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
             raise UsageError(f"{printable(path)} needs the package {package} to be read: pip install 'poscli[gguf]'")
     try:
         root = cache_folder() / "gguf"
-        folder = root / f"{path.stem}-{_mark(path)}{'-config' * config_only}"
+        folder = root / f"{path.stem}-{_mark(path)}-{UNPACKED}{'-config' * config_only}"
         make_in_cache(root)
         with FileLock(f"{folder}.lock"):
             if not folder.is_dir():

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from poscli.checkpoints import CORPUS, gguf
-from poscli.checkpoints.architecture import Config, architecture, quantization_of, whole
+from poscli.checkpoints.architecture import architecture, quantization_of
 from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
+from poscli.checkpoints.values import Config, whole
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import LONGEST_WINDOW, validated
 from poscli.drawing.text import listed

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture, Config
+from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture
 from poscli.checkpoints.gguf import SUFFIX
+from poscli.checkpoints.values import Config
 from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
 from poscli.specs.grammar import Leaf
 

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from poscli.checkpoints.architecture import LOCAL, Architecture, Config, LayerPositions
+from poscli.checkpoints.architecture import LOCAL, Architecture, LayerPositions
 from poscli.checkpoints.checkpoint_model import LearnedPositions, own_encodings, quiet
+from poscli.checkpoints.values import Config
 from poscli.equation import Encoding
 from poscli.equation.composed import Composed
 from poscli.system.errors import UsageError

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, Config, RotaryKind, grown_by_yarn
+from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, RotaryKind
+from poscli.checkpoints.scalings import grown_by_yarn
+from poscli.checkpoints.values import Config
 from poscli.drawing.text import named
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, Spec, parse

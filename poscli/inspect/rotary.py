@@ -155,23 +155,22 @@ class SpeedRatio(Record):
 
 def turning(subject: Subject) -> Turning:
     """The frequencies of the subject's queries, in training and in the longest window that it can read."""
-    (in_training, still), lengths = _speeds(subject, subject.length), (subject.length, subject.max_len)
+    every = [_speeds(subject, subject.length, head) for head in range(subject.heads)]
+    (in_training, still), *others = every
     omega = in_training
     if any(part.rescales for part in subject.leaves):
         with contextlib.suppress(Unsupported):
             omega, still = _speeds(subject, subject.max_len)
-    in_training = in_training if len(in_training) == len(omega) else omega
-    others = (_speeds(subject, subject.length, head)[0] for head in range(1, subject.encoding.shape.heads))
-    of_head_1, _ = _speeds(subject, subject.length)
-    alike = all(len(each) == len(of_head_1) and np.allclose(each, of_head_1, rtol=SAME_PAIR) for each in others)
+    alike = all(len(each) == len(in_training) and np.allclose(each, in_training, rtol=SAME_PAIR) for each, _ in others)
     return Turning(
         omega,
-        in_training,
+        in_training if len(in_training) == len(omega) else omega,
         still,
-        *lengths,
+        subject.length,
+        subject.max_len,
         clipped=subject.fills("similarity"),
         drawn=_draws_positions(subject),
-        heads=1 if alike else subject.encoding.shape.heads,
+        heads=1 if alike else subject.heads,
     )
 
 

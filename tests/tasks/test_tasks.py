@@ -302,7 +302,11 @@ def test_results_of_a_task_agree_with_each_other_and_are_reported(name: str, tmp
     assert [row["difference"] for row in compared] == pytest.approx(list(alibi.to_numpy() - none.to_numpy()))
 
 
-@pytest.mark.parametrize("task", first(1, TASKS.names()))
+# Tasks that ask in words need longer windows, and the most frequent byte is right of the space before every number.
+UNWORDED = [name for name in TASKS.names() if getattr(TASKS.get(name), "shortest", 0) <= LENGTH]
+
+
+@pytest.mark.parametrize("task", first(1, UNWORDED))
 def test_a_model_that_was_never_trained_is_called_so(task: str, tmp_path: Path) -> None:
     """One step at a learning rate of almost nothing: the loss is at chance, and cutting the context changes nothing."""
     rates = [word for part in ("matrix", "head", "embedding") for word in ("--set", f"{part}_lr=1e-12")]

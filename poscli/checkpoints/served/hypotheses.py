@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from poscli.checkpoints.architecture import grown_by_yarn
+from poscli.checkpoints.scalings import grown_by_yarn
 from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, WINDOW, Options
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, parse
