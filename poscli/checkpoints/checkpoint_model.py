@@ -32,7 +32,7 @@ from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
-from poscli.equation.composed import Composed
+from poscli.equation.composed import leaf_encodings
 from poscli.model.cache import Cache, LayerCache
 from poscli.specs import build, parse
 from poscli.system.console import warn_once
@@ -479,8 +479,8 @@ def own_encodings(architecture: Architecture, device: torch.device, learned: Lea
     """The encodings of a checkpoint's layers, with the numbers that config.json and the weights give them."""
     built = build(parse(architecture.spec), architecture.shape, seed=0)
     for n, (encoding, layer) in enumerate(zip(built, architecture.layers, strict=True)):
-        parts: list[Any] = list(encoding.parts) if type(encoding) is Composed else [encoding]
-        for part in parts:
+        part: Any
+        for part in leaf_encodings(encoding):
             if layer.numbers and hasattr(part, "use_factors"):
                 part.use_factors(*(torch.tensor(layer.numbers[name]) for name in ("short_factor", "long_factor")))
             if learned.table is not None and hasattr(part, "table"):

@@ -25,7 +25,7 @@ from poscli.checkpoints.architecture import LOCAL, Architecture, LayerPositions
 from poscli.checkpoints.checkpoint_model import LearnedPositions, own_encodings, quiet
 from poscli.checkpoints.values import Config
 from poscli.equation import Encoding
-from poscli.equation.composed import Composed
+from poscli.equation.composed import leaf_encodings
 from poscli.system.errors import UsageError
 
 ORIGINAL = "original_max_position_embeddings"
@@ -73,7 +73,7 @@ class OwnLayer:
     @cached_property
     def rotation(self) -> Any:
         """The part of the encoding that turns queries and keys, None if there is none."""
-        parts = list(self.encoding.parts) if type(self.encoding) is Composed else [self.encoding]
+        parts = leaf_encodings(self.encoding)
         return next((part for part in parts if hasattr(part, "theta") and hasattr(part, "amplitude")), None)
 
     @cached_property

@@ -49,7 +49,11 @@ class TrainRequest(Request):
     preset: str = Field("tiny", description="Shape of the model: nano, copy, tiny, small or base.")
     model: dict[str, int] = Field({}, description="Single fields of the model's shape, instead of the preset's.")
     recipe: dict[str, float] = Field({}, description="A field of the recipe, such as matrix_lr=0.02; repeatable.")
-    precision: str = Field("auto", description="Number format: auto, float32, bfloat16 or float16.")
+    precision: str = Field(
+        "auto",
+        description="Number format: float32, bfloat16, float16, or auto: bfloat16 on GPUs that have it, and on CPUs "
+        "that have it for models of width 256 and more; else float32.",
+    )
 
 
 class ExtrapolateRequest(Request):
@@ -58,20 +62,21 @@ class ExtrapolateRequest(Request):
     max_len: Longest | None = Field(
         None,
         description="Longest evaluation window: a number of tokens, or a multiple of the training length such as 8x; "
-        "by default 16x.",
+        "by default the longest of --lengths, or 16x without them.",
     )
     lengths: Annotated[tuple[Ratio, ...], AfterValidator(ascending)] = Field(
         (),
         strict=False,  # TOML has lists only
-        description="Windows to evaluate, in multiples of the training length, such as 1,1.25,1.5,2; by default its "
-        "doublings.",
+        description="Windows to evaluate, in multiples of the training length, the first of them 1, such as "
+        "1,1.25,1.5,2; by default its doublings.",
     )
     tokens: TokenCount = Field(4096, description="Tokens to score per length and protocol, such as 4k or 1M.")
     stride: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Tokens between sliding windows; by default 64 (checkpoints: 128), or half of L if that is less.",
+        description="Tokens between sliding windows; by default 64 (checkpoints: 128), or half of L if that is less; "
+        "on grids half a row.",
     )
     on: list[str] = Field(
         [],
@@ -112,7 +117,9 @@ class ExtrapolateRequest(Request):
         False, description="Also ask why each model breaks and whether it uses its context; half as long again."
     )
     protocols: list[str] = Field(
-        [], description="A protocol to evaluate under beside those of the task, such as answer; repeatable."
+        [],
+        description="A protocol of your own or of another package to evaluate under, beside those of the task; "
+        "`poscli ls protocols` shows all; repeatable.",
     )
 
     @field_validator("baselines")

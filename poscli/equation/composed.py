@@ -94,6 +94,14 @@ class Composed(Encoding):
         return [part for part in self.parts if part.blanks & FAST or not_computed_by("native", part.blanks)]
 
 
+def leaf_encodings(encoding: Encoding) -> list[Encoding]:
+    """The encodings of a layer, one for each leaf of its spec: the parts of a `Composed`, else the encoding alone.
+
+    A subclass, which has a formula of its own, is one leaf.
+    """
+    return list(encoding.parts) if type(encoding) is Composed else [encoding]
+
+
 def scale_of(parts: Sequence[Encoding]) -> float:
     """The scale of q . k that all parts agree on; ValueError for encodings that cannot act together."""
     for blank in BLANKS.values():

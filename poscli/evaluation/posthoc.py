@@ -23,7 +23,7 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import Recalibration, RunConfig
 from poscli.encodings import get, missing, names
 from poscli.equation import Encoding, Shape
-from poscli.equation.composed import Composed
+from poscli.equation.composed import Composed, leaf_encodings
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, check
@@ -139,7 +139,7 @@ def with_encoding(model: M, target: str, trained: str) -> M:
     others = build(parse(target), model.shape, seed=0)
     known, wanted = parse(trained).layers, parse(target).layers
     for n, (encoding, other) in enumerate(zip(model.encodings, others, strict=True)):
-        before, after = _parts(encoding), _parts(other)
+        before, after = leaf_encodings(encoding), leaf_encodings(other)
         for i, j in _matched(known[n % len(known)], wanted[n % len(wanted)]):
             after[j].take_over(before[i])
     return model.under([other.to(model.device) for other in others])
@@ -152,15 +152,12 @@ def with_joined(model: M, spec: str) -> M:
     for encoding, other in zip(model.encodings, others, strict=True):
         if (encoding, other) not in composed:
             try:
-                composed[encoding, other] = Composed([*_parts(encoding), *_parts(other.to(model.device))])
+                composed[encoding, other] = Composed(
+                    [*leaf_encodings(encoding), *leaf_encodings(other.to(model.device))]
+                )
             except ValueError as error:
                 raise UsageError(f"{spec} cannot be joined to {encoding.name}: {error}") from error
     return model.under([composed[pair] for pair in zip(model.encodings, others, strict=True)])
-
-
-def _parts(encoding: Encoding) -> list[Encoding]:
-    """The encodings of a layer, one per leaf of its spec."""
-    return list(encoding.parts) if type(encoding) is Composed else [encoding]
 
 
 def _matched(trained: Leaves, target: Leaves) -> Pairs:

@@ -75,9 +75,10 @@ class AllPairs:
         return {key: each for key, each in zip(keys, every, strict=True) if key[0] != base}
 
     def of_the_best(self, best: str, length: int) -> dict[str, Comparison]:
-        """Every other encoding compared with one at a length, where the results have chosen that one.
+        """Every other encoding compared with the one that came out best at a length.
 
-        The chosen one was lucky, too, so that the correction counts all pairs of encodings at this length.
+        The same results chose it, and luck had a part in that: so the correction counts all pairs of encodings at this
+        length, and not only those with the best.
         """
         n, of_length = self.names.index(best), self.comparisons[self.lengths.index(length) :: len(self.lengths)]
         pairs = [(i, j) for i in range(len(self.names)) for j in range(i)]

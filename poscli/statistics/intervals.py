@@ -192,9 +192,10 @@ def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> tuple[floa
 
 @cache  # every comparison of a report asks
 def smallest_p(seeds: int, documents: int) -> float:
-    """The smallest p-value that `permutation_test` can give: if all documents agree, only flips of all are as extreme.
+    """The smallest p-value that `permutation_test` can give, which it gives where all documents agree.
 
-    Two patterns of signs flip all documents alike. Where patterns are drawn at random, these may be drawn repeatedly.
+    Then only two patterns of signs are as extreme: the one that flips no document and the one that flips all. Where
+    patterns are drawn at random, these two may be drawn more than once.
 
     >>> smallest_p(1, 5), smallest_p(3, 5), smallest_p(1, 14), smallest_p(1, 40)
     (0.0625, 0.0, 0.0002, 0.0001)

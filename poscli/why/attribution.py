@@ -325,7 +325,10 @@ def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False)
 
 
 def is_harmed(full: Mapping[str, Any]) -> bool:
-    """Whether the long window does a harm that counts and is no chance, from its row; unknown ends decide nothing."""
+    """Whether the long window does a harm that counts and is no chance, from the row of the full window.
+
+    Where the interval of the harm is not known, the harm alone decides.
+    """
     return bool(full["harm"] >= SMALLEST_HARM and not full["harm_low"] <= 0)
 
 

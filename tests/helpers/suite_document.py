@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
@@ -68,6 +69,7 @@ TABLES: dict[str, tuple[type[BaseModel], str]] = {
     "claim.when": (Condition, "What has to hold for the claim, each a bound on one number"),
 }
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+OPTION = re.compile(r"--([a-z][a-z-]*)")
 BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}", "min_length": "{} or more"}
 
 
@@ -86,7 +88,8 @@ def _section(path: str, model: type[BaseModel], about: str) -> Iterator[str]:
             yield f"| `[part.{key}]` | table | `[{key}]` | {field.description} |\n"
         elif f"{path}.{key}".lstrip(".") not in TABLES:
             default = "the preset's" if model is ModelConfig else _default(field)
-            meaning = (field.description or "").replace("|", "\\|")
+            meaning = (field.description or "").replace("|", "\\|").replace("; repeatable", "")
+            meaning = OPTION.sub(lambda option: f"`{option[1].replace('-', '_')}`", meaning)
             yield f"| `{key}` | {_type(field)} | {default} | {meaning} |\n"
     if model is ModelConfig:
         yield f"\n| preset | {' | '.join(ModelConfig.model_fields)} |\n"

@@ -29,7 +29,13 @@ SEARCH_SHARE = 1 / 3  # of --minutes, after which no further number is looked fo
 SEARCHED = 5  # evaluations of the model as it is, which take about as long as the search and what it adds
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
 
-Model = Annotated[str, typer.Argument(metavar="DIR|hf:ORG/NAME", help="A checkpoint of transformers.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR|FILE.gguf|hf:ORG/NAME",
+        help="A checkpoint of transformers: a folder, a file of GGUF, or hf:ORG/NAME@REVISION.",
+    ),
+]
 Target = Annotated[
     str,
     typer.Option(

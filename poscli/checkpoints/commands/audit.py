@@ -31,7 +31,7 @@ def audit_server(
         typer.Option(
             "--model",
             help="The checkpoint that it should serve: a folder, hf:ORG/NAME@REVISION or a file of GGUF.",
-            metavar="DIR|hf:ORG/NAME",
+            metavar="DIR|FILE.gguf|hf:ORG/NAME",
         ),
     ],
     as_: Annotated[

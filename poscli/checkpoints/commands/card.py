@@ -26,7 +26,11 @@ STYLES = {"fault": "red", "note": "yellow", "passed": "green"}
 @command("card", after="bench")
 def card(
     model: Annotated[
-        str, typer.Argument(help="A checkpoint of transformers: a folder, or hf:ORG/NAME@REVISION.", metavar="MODEL")
+        str,
+        typer.Argument(
+            help="A checkpoint of transformers: a folder, a file of GGUF, or hf:ORG/NAME@REVISION.",
+            metavar="DIR|FILE.gguf|hf:ORG/NAME",
+        ),
     ],
     probe: Annotated[
         bool, typer.Option("--probe", help="Load the weights too, and read one passage at growing positions.")

@@ -25,8 +25,9 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="Evaluate a checkpoint of transformers instead: a folder, or hf:ORG/NAME@REVISION; repeatable.",
-        metavar="DIR|hf:ORG/NAME",
+        help="Evaluate a checkpoint of transformers instead: a folder, a file of GGUF, or hf:ORG/NAME@REVISION; "
+        "repeatable.",
+        metavar="DIR|FILE.gguf|hf:ORG/NAME",
     ),
 ]
 Corpus = Annotated[

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 ModelName = Annotated[
     str | None,
     typer.Option(
-        "--model", help="Let a checkpoint of transformers write: a folder, or hf:ORG/NAME@REVISION.",
-        metavar="DIR|hf:ORG/NAME",
+        "--model", help="Let a checkpoint of transformers write: a folder, a file of GGUF, or hf:ORG/NAME@REVISION.",
+        metavar="DIR|FILE.gguf|hf:ORG/NAME",
     ),
 ]  # fmt: skip
 Chat = Annotated[

@@ -29,7 +29,11 @@ OPTIONAL = {
     "datasets": "corpora of the kind hf:",
     "triton": "the engine triton, on CUDA",
     "ray": "suites on a cluster, poscli run --ray",
-    "transformers": "tests that compare with other implementations",
+    "transformers": "checkpoints: --model, card, advise and audit",
+    "gguf": "checkpoints of llama.cpp",
+    "tokenizers": "tokenizers of the kinds bpe: and hf:",
+    "torchdiffeq": "the encoding floater",
+    "zstandard": "texts in .zst",
 }
 
 ENOUGH = 2**16  # bytes written to see whether there is space: more than the first block of a file system

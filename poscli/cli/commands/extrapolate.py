@@ -37,7 +37,9 @@ Runs = Annotated[
 Judge = Annotated[
     str,
     typer.Option(
-        "--judge", help="With --why: the run that says which tokens need long context, trained on 8 times the length.",
+        "--judge",
+        help="With --why: a run on the same text, trained on windows of 8 times the length or more, which finds the "
+        "tokens that long context makes predictable; --why says how this model does on them.",
         autocompletion=complete.runs,
     ),
 ]  # fmt: skip
