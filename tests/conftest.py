@@ -164,7 +164,8 @@ def opened(browser: Browser, page: Path) -> Browser:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current folder, and no plugin loaded, as in a new process; what the test has imported is forgotten.
 
-    What a test leaves behind (a loaded file, a folder in Python's path) would be found by the next one of any file.
+    What a test leaves behind (a loaded file, a folder in Python's path, what --quiet sets) would be found by the next
+    one of any file.
     """
     from cli_runner import forget  # not at the top: `make mutants` changes poscli after this file was imported
 
@@ -173,8 +174,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setenv("POSCLI_QUIET", "")
     yield tmp_path
     forget(tmp_path)
+
+
+@pytest.fixture
+def folder(here: Path) -> Path:
+    """An empty current folder but for tiny.toml, a suite of four short runs."""
+    from cli_runner import SUITE
+
+    (here / "tiny.toml").write_text(SUITE)
+    return here
 
 
 @pytest.fixture

@@ -21,13 +21,7 @@ from poscli.runs.run import list_runs
 from poscli.system import progress
 from poscli.training.trainer import Trainer
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every command runs in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("POSCLI_QUIET", "")  # restored afterwards: --quiet sets it
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")  # every command runs in a folder of its own
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +46,17 @@ def test_no_color_is_plain_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     assert_plain(cli("ls", "corpora"))
 
 
-def test_doctor_says_what_works_and_writes_nothing(folder: Path) -> None:
+def test_doctor_says_what_works_and_writes_nothing(here: Path) -> None:
     checks = {check["check"]: check for check in document("doctor")}
     assert {check["state"] for check in checks.values()} <= {"ok", "missing", "untried"}
     assert checks["poscli"]["detail"].startswith(poscli.__version__)
     assert checks["torch"]["detail"].startswith(torch.__version__)
     assert checks["cuda"]["state"] == ("ok" if torch.cuda.is_available() else "missing")
     assert "held out" in checks["default corpus"]["detail"]
-    assert list(folder.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
-def test_doctor_tries_to_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tries_to_write(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user root may write everywhere, says the system, also in /proc."""
 
     def full(descriptor: int) -> None:
@@ -74,7 +68,7 @@ def test_doctor_tries_to_write(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     result = cli("doctor")
     assert result.code == 1
     assert "cannot be written (No space left on device); choose another folder" in " ".join(result.out.split())
-    assert list(folder.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 # ---- training and evaluation
@@ -240,9 +234,9 @@ def test_what_generate_refuses(results: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "give a shorter --prompt" in line
 
 
-def test_generate_takes_the_newest_complete_run(folder: Path) -> None:
+def test_generate_takes_the_newest_complete_run(here: Path) -> None:
     document("train", "--enc", "none", *NANO)
     document("train", "--enc", "none", *NANO, "--seed", 1)
-    old, new = list_runs(folder / "results" / "runs")
+    old, new = list_runs(here / "results" / "runs")
     assert document("generate", "--tokens", 1)["run_id"] == new.id
     assert document("generate", "--tokens", 1, "--run", old.id)["run_id"] == old.id

@@ -26,13 +26,11 @@ TOO_LARGE = "less than or equal to 9223372036854775807"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The current folder, with files that cannot be used as a corpus or a suite, and without results."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSCLI_CACHE", str(tmp_path_factory.mktemp("cache")))  # outside the folder that is watched
-    monkeypatch.setenv("POSCLI_QUIET", "")  # restored afterwards: --quiet sets it
     for name in ("nothing", "suites"):
-        (tmp_path / name).mkdir()
+        (here / name).mkdir()
     for name, content in {
         "file": b"not a folder",
         "empty.txt": b"",
@@ -44,8 +42,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: py
         "fake.parquet": b"no parquet at all",
         "suites/quick.toml": b"",
     }.items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
+        (here / name).write_bytes(content)
+    return here
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,8 @@ extrapolate = {lengths = [1, 1.5]}
 
 
 @pytest.fixture
-def walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Walk:
+def walk(here: Path, monkeypatch: pytest.MonkeyPatch) -> Walk:
     """A walk in a folder with forty small texts."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "4000")  # a folded line is folded elsewhere where a time in it is longer
     draw = random.Random(0)
     words = [begin + end for begin in ("ka", "lo", "mi", "ne", "pu") for end in ("n", "ra", "sto", "vel", "x")]

@@ -49,12 +49,7 @@ class Counting(Encoding):
 
 SMALL = ModelConfig(layers=5, width=48, heads=3, mlp=40)
 LENGTH = 32
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """Every command runs in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")  # every command runs in a folder of its own
 
 
 @pytest.mark.parametrize("spec", [*names(), *COMPOSITES, "rope|none", "deberta|tupe|urpe", "t5|t5(far=64)|none"])

@@ -200,13 +200,10 @@ def test_without_datasets_the_error_says_what_to_install(monkeypatch: pytest.Mon
         load_corpus("hf:wikitext", cache=tmp_path)
 
 
-def test_a_local_folder_that_datasets_would_read_instead_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "org" / "parts").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
+def test_a_local_folder_that_datasets_would_read_instead_is_refused(here: Path) -> None:
+    (here / "org" / "parts").mkdir(parents=True)
     with pytest.raises(DataError, match="hides the hub's org/parts"):
-        load_corpus("hf:org/parts", cache=tmp_path / "cache")
+        load_corpus("hf:org/parts", cache=here / "cache")
 
 
 @pytest.mark.parametrize(

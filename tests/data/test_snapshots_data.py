@@ -53,9 +53,8 @@ HASH = re.compile(r"\b[0-9a-f]{16,64}\b")
 
 
 @pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, capsys)
+def place(here: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(here, capsys)
 
 
 # ---- splitting and sampling

@@ -44,13 +44,7 @@ from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
 DAY = 24 * 3600.0
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """Every command runs in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")  # every command runs in a folder of its own
 
 
 @pytest.fixture(scope="session")
@@ -335,11 +329,11 @@ def test_durations_are_rounded_before_they_are_split_into_hours_and_minutes():
 # dry runs
 
 
-def test_a_dry_run_writes_nothing(folder):
+def test_a_dry_run_writes_nothing(here):
     command = ("train", "--enc", "rope", *NANO, "--dry-run")
     found = document(*command)
     assert {"rope", "total", "begun"} <= set(cli(*command).out.split())
-    assert snapshot(folder) == {}
+    assert snapshot(here) == {}
     (job,) = [job for job in found["jobs"] if job["encoding"] == "rope"]
     assert job["done"] == "not begun"
     assert (job["parameters"], job["seed"]) == (139_712, 0)
@@ -347,10 +341,10 @@ def test_a_dry_run_writes_nothing(folder):
     assert found["seconds"] == pytest.approx(sum(job["seconds"] for job in found["jobs"]))
 
 
-def test_a_dry_run_says_what_is_done(results, folder):
-    shutil.copytree(results, folder / "results")
+def test_a_dry_run_says_what_is_done(results, here):
+    shutil.copytree(results, here / "results")
     run = run_of("results", "alibi")
-    before = snapshot(folder)
+    before = snapshot(here)
     found = document("train", "--enc", "alibi", "--enc", "none", *NANO, "--dry-run")
     assert [job["done"] for job in found["jobs"]] == ["complete", "not begun"]
     assert found["jobs"][0]["seconds"] == 0
@@ -364,7 +358,7 @@ def test_a_dry_run_says_what_is_done(results, folder):
     assert all(job["seconds"] > 0 for job in unexplained["jobs"])
     longer = document("extrapolate", "--max-len", 64, "--dry-run")
     assert {job["done"] for job in longer["jobs"]} == {"not evaluated"}
-    assert snapshot(folder) == before
+    assert snapshot(here) == before
     run.set_status("interrupted", 20)
     assert document(*ALIBI, "--dry-run")["jobs"][0]["done"] == "step 20 of 31"
 

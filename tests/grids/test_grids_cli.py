@@ -142,9 +142,8 @@ def test_the_token_that_opens_a_grid_is_never_drawn() -> None:
 TRAIN = ("train", "--enc", "none", *GRID, "--tokens", "4k")
 
 
-def test_trainings_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "small", 6, rows=12, columns=20)
+def test_trainings_that_are_refused(here: Path) -> None:
+    write(here / "small", 6, rows=12, columns=20)
     fits = ("no training image of 8 x 8", "6 x 10", "--length 36")
     assert_refused((*TRAIN, "--corpus", "images:small?patch=2"), 4, fits)
     assert_refused((*TRAIN, "--task", "language", "--corpus", "images:small"), 2, ("images, not text", "--task grid"))
@@ -179,11 +178,10 @@ def test_a_prompt_that_does_not_fit_the_memory(results: Path, monkeypatch: pytes
     assert "give a smaller --side" in result.err
 
 
-def test_images_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "small", 6, rows=12, columns=20)
+def test_images_that_have_changed(here: Path) -> None:
+    write(here / "small", 6, rows=12, columns=20)
     assert cli(*TRAIN, "--corpus", "images:small").code == 0
-    (tmp_path / "small/0.png").unlink()
+    (here / "small/0.png").unlink()
     for command in (("generate", "--side", 8), ("extrapolate", "--max-len", LENGTH)):
         result = cli(*command)
         assert result.code == 4

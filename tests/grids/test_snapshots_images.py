@@ -22,9 +22,8 @@ Snapshot = Callable[..., None]
 
 
 @pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, capsys)
+def place(here: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(here, capsys)
 
 
 def noise(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:

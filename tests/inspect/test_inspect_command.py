@@ -19,12 +19,7 @@ from poscli.inspect.settings import InspectSettings
 from poscli.inspect.terms import four_terms
 
 SMALL = ("--preset", "nano", "--length", 32, "--max-len", 128, "--no-properties")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +37,7 @@ def test_equal_commands_draw_equal_sheets() -> None:
     assert np.ptp(imread("first/sheet.png")[..., :3]) > 0.9  # something is drawn
 
 
-def test_any_number_of_encodings_is_drawn_six_to_a_sheet(folder: Path) -> None:
+def test_any_number_of_encodings_is_drawn_six_to_a_sheet(here: Path) -> None:
     """Eight columns are two sheets; a spec with two kinds of layers stays on one."""
     specs = ("alibi", "none", "logn", "rope", "fox", "kerple-log", "none|alibi")
     drawn: list[list[str]] = []
@@ -56,11 +51,11 @@ def test_any_number_of_encodings_is_drawn_six_to_a_sheet(folder: Path) -> None:
         found = document("inspect", *specs, *small, "--to", "here")
     assert found["files"] == [f"here/sheet-{n}.{suffix}" for n in (1, 2) for suffix in ("png", "svg")]
     assert drawn == [list(specs[:6]), ["none|alibi on layer 1", "none|alibi on layer 2"]]
-    assert [(folder / path).read_bytes() for path in found["files"]] == [b"\1", b"", b"\2", b""]
+    assert [(here / path).read_bytes() for path in found["files"]] == [b"\1", b"", b"\2", b""]
     assert [each["spec"] for each in found["inspected"]] == [*specs, specs[-1]]
 
 
-def test_windows_that_are_no_grid_are_drawn_as_the_next_smaller_grid(folder: Path) -> None:
+def test_windows_that_are_no_grid_are_drawn_as_the_next_smaller_grid(here: Path) -> None:
     small = ("--preset", "nano", "--length", 16, "--max-len", 17, "--no-properties")  # no grid has 17 cells
     (drawn,) = document("inspect", "alibi-2d", *small, "--to", "here")["inspected"]
     assert {each["rows"] * each["columns"] for each in drawn["views"].values() if "rows" in each} == {16}
@@ -136,8 +131,8 @@ def test_pictures_that_do_not_fit_the_memory_are_refused(monkeypatch: pytest.Mon
     ],
 )
 def test_what_cannot_be_inspected_is_refused_in_one_line(
-    arguments: tuple[object, ...], code: int, words: str | tuple[str, ...], folder: Path
+    arguments: tuple[object, ...], code: int, words: str | tuple[str, ...], here: Path
 ) -> None:
     fails = "class Fails(Encoding):\n    def distance_bias(self, d):\n        raise RuntimeError('no luck')\n"
-    (folder / "own.py").write_text(f"from poscli.encodings import Encoding\n{fails}")
+    (here / "own.py").write_text(f"from poscli.encodings import Encoding\n{fails}")
     assert_refused(("inspect", *arguments), code, words)

@@ -115,14 +115,13 @@ DOCUMENTS: dict[str, tuple[object, ...]] = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, where pictures are written as text."""
-    monkeypatch.chdir(tmp_path)
     pictures_as_text(monkeypatch)
     monkeypatch.setattr(absolute, "SECONDS_OF_SEARCH", 100.0)
     monkeypatch.setattr(absolute, "FARTHEST", 2**14)
     Path("mine.py").write_text(FILE)
-    return tmp_path
+    return here
 
 
 @pytest.mark.parametrize("name", SHEETS)

@@ -37,13 +37,6 @@ from poscli.system.errors import DataError, LockedError, UsageError
 GIB = 2.0**30
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.toml").write_text(SUITE)
-    return tmp_path
-
-
 def read(path: Path) -> str:
     """The text of a file of /proc; "" if the process has ended."""
     try:
@@ -408,13 +401,12 @@ def test_a_node_must_see_the_folder_and_its_locks(tmp_path, monkeypatch) -> None
     assert look_around(str(tmp_path), "token")["wrong"] == "unlocked"
 
 
-def test_a_node_without_the_driver_s_folder_executes_jobs_all_the_same(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_node_without_the_driver_s_folder_executes_jobs_all_the_same(here, monkeypatch) -> None:
     monkeypatch.setenv("POSCLI_QUIET", "1")
     performed = SimpleNamespace(model_dump_json=lambda: "an outcome")
     monkeypatch.setattr("poscli.sweep.job.perform", lambda *_: performed)
     job = Job(config=RunConfig(encoding="none"), runs=Path("runs")).model_dump_json(by_alias=True)
-    (tmp_path / "here").mkdir()
-    for home, folder in (("nowhere", tmp_path), ("here", tmp_path / "here")):
-        assert execute(job, str(tmp_path / home), 1) == "an outcome"
+    (here / "here").mkdir()
+    for home, folder in (("nowhere", here), ("here", here / "here")):
+        assert execute(job, str(here / home), 1) == "an outcome"
         assert Path.cwd() == folder

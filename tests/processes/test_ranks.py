@@ -44,10 +44,8 @@ LOSS = 2e-4
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.txt").write_text("".join(f"the number {n} is followed by {n + 1}.\n" for n in range(3000)))
-    return tmp_path
+def book(here: Path) -> None:
+    (here / "book.txt").write_text("".join(f"the number {n} is followed by {n + 1}.\n" for n in range(3000)))
 
 
 def training(encoding: str, out: str, *options: object, steps: int = STEPS) -> tuple[object, ...]:

@@ -29,14 +29,7 @@ from poscli.system import signals
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 ENDS = r"error: (interrupted; repeat the command: it goes on .*|stopped at .*; the same command goes on .*)"
 TRAIN = ("train", "--enc", "alibi", *NANO)
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("POSCLI_QUIET", "")
-    return tmp_path
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"), pytest.mark.usefixtures("here")]
 
 
 def started(*words: object, **changes: str) -> subprocess.Popen[str]:
@@ -111,9 +104,9 @@ sys.meta_path.insert(0, Finder())
         ],
     ),
 )
-def test_a_signal_while_modules_are_imported(folder: Path, module: str, signum: int, words: tuple[object, ...]) -> None:
-    (folder / "sitecustomize.py").write_text(SITE)
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+def test_a_signal_while_modules_are_imported(here: Path, module: str, signum: int, words: tuple[object, ...]) -> None:
+    (here / "sitecustomize.py").write_text(SITE)
+    path = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
     process = started(*words, SIGNAL_AT=module, SIGNAL=str(int(signum)), PYTHONPATH=path)
     out, err = process.communicate(timeout=60)
     assert_interrupted(process.returncode, err, signum)
@@ -278,23 +271,21 @@ def _signal_at_rename(number: int, counted: Path) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("stage", "share"), first(1, [("train", 0.5), ("train", 1.0), ("extrapolate", 1.0), ("report", 1.0)])
 )
-def test_a_signal_before_the_last_file_is_written_never_ends_with_success(
-    folder: Path, stage: str, share: float
-) -> None:
+def test_a_signal_before_the_last_file_is_written_never_ends_with_success(here: Path, stage: str, share: float) -> None:
     """Also where the step that it was to stop is the last one of a run: the next run must not begin."""
 
     def of(stage: str) -> tuple[object, ...]:
         return (*arguments(stage, out), *(("--enc", "none") if stage == "train" else ()))
 
-    out, counted, stages = folder / "results", folder / "counted", ("train", "extrapolate", "report")
+    out, counted, stages = here / "results", here / "counted", ("train", "extrapolate", "report")
     for earlier in stages[: stages.index(stage)]:
         assert command(*of(earlier)).code == 0
-    before = shutil.copytree(out, folder / "before") if out.exists() else None
+    before = shutil.copytree(out, here / "before") if out.exists() else None
     assert command(*of(stage), prepare=_signal_at_rename(0, counted)).code == 0
     last = round(len(counted.read_text()) * share)
     shutil.rmtree(out)
     if before:
         shutil.copytree(before, out)
-    ended = command(*of(stage), prepare=_signal_at_rename(last, folder / "again"))
+    ended = command(*of(stage), prepare=_signal_at_rename(last, here / "again"))
     assert ended.out == ""
     assert_interrupted(ended.code, ended.err, signal.SIGTERM)

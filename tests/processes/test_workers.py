@@ -177,10 +177,9 @@ def test_the_time_left_follows_the_jobs_that_are_done(monkeypatch: pytest.Monkey
 # ---- worker processes
 
 
-def test_workers_share_a_suite_and_give_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_a_suite_and_give_the_bits_of_one(here: Path) -> None:
     """Two processes of one thread, one of which is killed in the middle, against this process with one thread."""
-    (tmp_path / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
-    monkeypatch.chdir(tmp_path)
+    (here / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
     alone = cli("run", "tiny.toml", "--cpus", 1, "--out", "alone")
     assert alone.code == 0, alone.err
     planned = cli("run", "tiny.toml", "--workers", 2, "--dry-run", "--json").json
@@ -195,7 +194,7 @@ def test_workers_share_a_suite_and_give_the_bits_of_one(tmp_path: Path, monkeypa
     assert shared.err.count("killed by SIGKILL") == 1, shared.err
     assert "2 of 2 runs done" in shared.err
     assert_same_runs(Path("alone/runs"), Path("shared/runs"))
-    assert (tmp_path / "alone/tiny/summary.csv").read_text() == (tmp_path / "shared/tiny/summary.csv").read_text()
+    assert (here / "alone/tiny/summary.csv").read_text() == (here / "shared/tiny/summary.csv").read_text()
 
 
 def _kill_one(runs: Path) -> None:
@@ -214,12 +213,9 @@ def _kill_one(runs: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
-def test_the_same_suite_started_twice_is_done_once_and_reported_by_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_suite_started_twice_is_done_once_and_reported_by_both(here: Path) -> None:
     """As machines without Ray do that share a results folder."""
-    (tmp_path / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
-    monkeypatch.chdir(tmp_path)
+    (here / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
     started = [Started(("run", "tiny.toml", "--out", "shared", "--to", f"report-{n}")) for n in range(2)]
     ended = [each.wait(300) for each in started]
     assert [each.code for each in ended] == [0, 0], ended
@@ -503,9 +499,8 @@ def test_the_screen_has_a_line_for_each_worker_and_names_machines_if_there_are_s
     assert second.endswith("two")
 
 
-def test_runs_are_watched_from_another_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_watched_from_another_shell(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `ls runs` and its --watch say of a run that is being evaluated and of one that is trained."""
-    monkeypatch.chdir(tmp_path)
     assert cli("train", "--enc", "alibi", "--enc", "rope", *NANO).code == 0
     busy = run_of("results", "alibi")
     looks: list[float] = []

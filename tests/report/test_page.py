@@ -120,21 +120,20 @@ def test_the_page_asks_for_nothing_from_outside(report: Report) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text_of(report).split('type="application/json"')[0])
 
 
-def test_the_command_of_a_row_makes_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_of_a_row_makes_the_same_run(here: Path) -> None:
     more = ("--set", "matrix_lr=0.02", "--batch", 2)
     for command in ((*ALIBI, *more, "--seed", 3), ("extrapolate", *BRIEF, "--as", "none")):
         assert cli(*command, "--out", "one").code == 0
-    known = trained_runs(tmp_path / "one" / "runs")
+    known = trained_runs(here / "one" / "runs")
     assert len(known) == 2
     for run in known.values():
         for line in reproduce([run]).split(" && "):
             assert cli(*line.split()[1:], "--out", "two").code == 0
-    (again,) = list_runs(tmp_path / "two" / "runs")
+    (again,) = list_runs(here / "two" / "runs")
     assert again.id in known
-    assert set(trained_runs(tmp_path / "two" / "runs")) == set(known)
+    assert set(trained_runs(here / "two" / "runs")) == set(known)
     columns = ["run_id", "length", "protocol", "variant", "nll"]
-    first, second = (api.results(tmp_path / name)[columns].sort_values(columns[:4]) for name in ("one", "two"))
+    first, second = (api.results(here / name)[columns].sort_values(columns[:4]) for name in ("one", "two"))
     assert first.reset_index(drop=True).equals(second.reset_index(drop=True))
 
 

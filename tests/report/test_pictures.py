@@ -134,13 +134,12 @@ def test_an_axis_of_losses_is_logarithmic_where_they_differ_by_a_factor_above_tw
     assert page.axes.get_yscale() == scale
 
 
-def test_formats_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_of_pictures(here: Path) -> None:
     rows, positions, _ = fake_tables(many(2), (256, 512))
-    build_report(rows, positions, tmp_path, formats=("svg", "pdf"))
+    build_report(rows, positions, here, formats=("svg", "pdf"))
     for name, start in (("gain.svg", b"<?xml"), ("perplexity.pdf", b"%PDF"), ("position.png", b"\x89PNG")):
-        assert (tmp_path / name).read_bytes().startswith(start)
+        assert (here / name).read_bytes().startswith(start)
     with undrawn():
-        build_report(rows, positions, tmp_path)
-    assert not (tmp_path / "gain.svg").exists()  # an earlier report's files are removed
-    monkeypatch.chdir(tmp_path)
+        build_report(rows, positions, here)
+    assert not (here / "gain.svg").exists()  # an earlier report's files are removed
     assert_refused(("report", "--formats", "svg,gif"), 2, ("gif", "png, svg, pdf"))

@@ -167,11 +167,8 @@ def evaluate(run: Run, label: str = "") -> None:
         write_evaluation(run, Tables(rows, positions), {"max_len": 512})
 
 
-def test_what_is_read_from_a_folder_of_runs(
-    tmp_path: Path, snapshot: Say, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_from_a_folder_of_runs(here: Path, snapshot: Say, capsys: pytest.CaptureFixture[str]) -> None:
     """Sound runs beside runs that are waiting, damaged, stopped, and evaluated under other encodings."""
-    monkeypatch.chdir(tmp_path)
     runs = Path("runs")
     said = {"no folder": outcome(lambda: collect(runs))}
     alibi, rope = written_run(runs, "alibi"), written_run(runs, "rope", 1, tokens=5000)

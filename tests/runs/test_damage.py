@@ -39,9 +39,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def out(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def out(source: Path, here: Path) -> Path:
     """A copy of that folder, ./results, which a test may damage."""
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(source, "results")
     return Path("results")
 
@@ -416,8 +415,7 @@ def test_a_damaged_analysis_is_named_and_made_again(out: Path, run: Path) -> Non
     assert (run / "why" / "saturation.csv").read_bytes() == whole
 
 
-def test_answers_that_contradict_the_accuracy_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_answers_that_contradict_the_accuracy_are_damaged(here: Path) -> None:
     assert cli("train", "--enc", "none", "--task", "recall", *NANO).code == 0
     assert cli("extrapolate", "--max-len", 64, "--tokens", 256).code == 0
     (folder,) = Path("results/runs").glob("none-*")

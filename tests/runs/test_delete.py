@@ -19,11 +19,10 @@ from poscli.system.errors import LockedError, PoscliError, UsageError
 
 
 @pytest.fixture
-def runs(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of three runs, of alibi, learned and sinusoidal, in results of its own."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained(tmp_path_factory.getbasetemp()), tmp_path / "results")
-    return tmp_path / "results" / "runs"
+    shutil.copytree(trained(tmp_path_factory.getbasetemp()), here / "results")
+    return here / "results" / "runs"
 
 
 def left(runs: Path) -> list[str]:

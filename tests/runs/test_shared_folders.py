@@ -120,9 +120,8 @@ def test_without_locks_a_living_process_of_this_machine_is_seen(
         pass
 
 
-def test_a_holder_on_another_machine_is_named_in_a_warning(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_holder_on_another_machine_is_named_in_a_warning(here: Path, monkeypatch, capsys) -> None:
     """It was killed, or locks end at the machine. Another machine may have the name of this one: a container's."""
-    monkeypatch.chdir(tmp_path)
     assert cli(*ALIBI).code == 0
     folder = run_of("results", "alibi").folder
     for changes in ({"host": "far\n\x1b[31m"}, {"boot": "another"}):

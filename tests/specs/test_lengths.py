@@ -83,8 +83,8 @@ def test_l_stays_the_training_length_where_a_model_is_evaluated_on_longer_texts(
     assert posthoc_spec("rope-linear(original=0.5L)", "yarn(factor=4)", shape()) == "yarn(factor=4.0, original=0.5L)"
 
 
-def test_a_plugin_declares_its_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lengths_of_somebody.py").write_text("""
+def test_a_plugin_declares_its_lengths(here: Path) -> None:
+    (here / "lengths_of_somebody.py").write_text("""
 from __future__ import annotations
 from typing import Optional
 from poscli.encodings import Encoding, Length, Shape
@@ -94,7 +94,6 @@ class Far(Encoding):
         super().__init__(shape)
         self.far, self.near = far, near
 """)
-    monkeypatch.chdir(tmp_path)
     built = make("lengths_of_somebody.py:Far(0.5L, near=0.1L)")
     assert (built.far, built.near) == (8, 0.1 * 16)
     with pytest.raises(UsageError, match=r"gain is not a length .* cannot be '2L'; the lengths among .*: far, near"):

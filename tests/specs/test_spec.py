@@ -269,15 +269,12 @@ class Plain: ...
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def outside(here: Path) -> str:
     """The name of a module in the current folder, which is not on sys.path."""
     name = "encodings_of_somebody"
-    (tmp_path / f"{name}.py").write_text(OUTSIDE)
-    (tmp_path / f"{name}_broken.py").write_text("import there_is_no_such_module\n")
-    (tmp_path / f"{name}_unreadable.py").write_text("def f(:\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, name, raising=False)
+    (here / f"{name}.py").write_text(OUTSIDE)
+    (here / f"{name}_broken.py").write_text("import there_is_no_such_module\n")
+    (here / f"{name}_unreadable.py").write_text("def f(:\n")
     return name
 
 

@@ -24,16 +24,11 @@ tokens = 256
 stride = 16
 """
 CLAIM = "[[claim]]\nsays = 'x'\nsource = 'y'\n"
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def with_encodings(value: str) -> str:
     return SUITE.replace('["alibi"]', value)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -116,55 +111,55 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     ],
 )
-def test_suites_that_cannot_run_train_nothing(text: str, words: str | tuple[str, ...], folder: Path) -> None:
-    (folder / "bad.toml").write_text(text)
+def test_suites_that_cannot_run_train_nothing(text: str, words: str | tuple[str, ...], here: Path) -> None:
+    (here / "bad.toml").write_text(text)
     assert_refused(("run", "bad.toml"), 2, words)
 
 
-def test_a_suite_whose_windows_no_document_fills_trains_nothing(folder: Path) -> None:
-    (folder / "far.toml").write_text(SUITE.replace("max_len = 128", "max_len = 1_048_576"))
+def test_a_suite_whose_windows_no_document_fills_trains_nothing(here: Path) -> None:
+    (here / "far.toml").write_text(SUITE.replace("max_len = 128", "max_len = 1_048_576"))
     assert_refused(("run", "far.toml"), 4, ("length 1048576", "held-out document", "shorter windows"))
 
 
-def test_a_suite_whose_encodings_cannot_be_evaluated_as_others_trains_nothing(folder: Path) -> None:
-    (folder / "as.toml").write_text(SUITE + 'as = ["yarn"]')
+def test_a_suite_whose_encodings_cannot_be_evaluated_as_others_trains_nothing(here: Path) -> None:
+    (here / "as.toml").write_text(SUITE + 'as = ["yarn"]')
     assert_refused(("run", "as.toml"), 2, "none of the suite's encodings can be evaluated as yarn", notes=1)
 
 
-def test_a_part_has_its_own_encodings_or_those_of_the_suite(folder: Path) -> None:
+def test_a_part_has_its_own_encodings_or_those_of_the_suite(here: Path) -> None:
     parts = '[[part]]\n[[part]]\nencodings = ["rope", "t5"]\ntrain.length = 64\n'
-    (folder / "parts.toml").write_text(with_encodings('["alibi", "none"]') + parts)
+    (here / "parts.toml").write_text(with_encodings('["alibi", "none"]') + parts)
     jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
     assert [job["encoding"] for job in jobs] == ["alibi", "none", "rope", "t5"]
 
 
-def test_a_part_has_its_own_lengths_or_those_of_the_suite(folder: Path) -> None:
+def test_a_part_has_its_own_lengths_or_those_of_the_suite(here: Path) -> None:
     parts = '[[part]]\n[[part]]\nlengths = "published"\n'
-    (folder / "parts.toml").write_text(with_encodings('["t5"]\nlengths = "scaled"') + parts)
+    (here / "parts.toml").write_text(with_encodings('["t5"]\nlengths = "scaled"') + parts)
     jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
     assert [job["encoding"] for job in jobs] == ["t5(far=0.25L)", "t5"]
 
 
-def test_a_part_has_its_own_seeds_or_those_of_the_suite(folder: Path) -> None:
+def test_a_part_has_its_own_seeds_or_those_of_the_suite(here: Path) -> None:
     parts = "[[part]]\n[[part]]\nseeds = [2]\ntrain.length = 64\n"
-    (folder / "parts.toml").write_text("seeds = [0, 1]\n" + with_encodings('["alibi"]') + parts)
+    (here / "parts.toml").write_text("seeds = [0, 1]\n" + with_encodings('["alibi"]') + parts)
     jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
     assert [job["seed"] for job in jobs] == [0, 1, 2]
 
 
-def test_a_part_changes_single_keys_of_the_tables_of_the_suite(folder: Path) -> None:
+def test_a_part_changes_single_keys_of_the_tables_of_the_suite(here: Path) -> None:
     tables = "[train.model]\nlayers = 3\n[train.recipe]\nclip = 0.5\n"
     parts = "[[part]]\ntrain.model.heads = 1\ntrain.recipe.matrix_lr = 0.01\n[[part]]\ntrain.model.layers = 1\n"
-    (folder / "parts.toml").write_text(SUITE + tables + parts)
-    first, second = (part.train for part in load_suite(folder / "parts.toml").parts())
+    (here / "parts.toml").write_text(SUITE + tables + parts)
+    first, second = (part.train for part in load_suite(here / "parts.toml").parts())
     assert (first.model, first.recipe) == ({"layers": 3, "heads": 1}, {"clip": 0.5, "matrix_lr": 0.01})
     assert (second.model, second.recipe) == ({"layers": 1}, {"clip": 0.5})
 
 
-def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
-    (folder / "suites").mkdir()
-    (folder / "suites" / "quick.toml").write_text(SUITE)
-    (folder / "suites" / "bad.toml").write_text("title = ")
+def test_a_wrong_suite_is_listed_with_its_error(here: Path) -> None:
+    (here / "suites").mkdir()
+    (here / "suites" / "quick.toml").write_text(SUITE)
+    (here / "suites" / "bad.toml").write_text("title = ")
     rows = {row["suite"]: row["title"] for row in cli("ls", "suites", "--json").json}
     assert rows["suites/quick.toml"] == "Bad"
     assert rows["suites/bad.toml"].startswith("unreadable: ")

@@ -24,13 +24,7 @@ CPU = torch.device("cpu")
 PICTURES = {"perplexity.png", "gain.png", "position.png"}
 NAMES = {"report.md", "report.html", "files.json", "summary.csv", "tables.tex"} | PICTURES
 JOBS = [("none", 0), ("rope", 0), ("none", 1), ("rope", 1)]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.toml").write_text(SUITE)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture(scope="module")

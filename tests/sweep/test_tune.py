@@ -36,15 +36,14 @@ stride = 8
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path) -> Path:
     """A folder with forty small texts and a suite."""
-    monkeypatch.chdir(tmp_path)
     draw = random.Random(0)
     Path("notes").mkdir()
     for number in range(40):
         Path("notes", f"{number:02}.txt").write_text(" ".join(draw.choices(["kan", "lora", "misto", "puvel"], k=300)))
     Path("tuned.toml").write_text(SUITE)
-    return tmp_path
+    return here
 
 
 @pytest.mark.wide

@@ -64,8 +64,7 @@ def drawn(batch: Batch) -> str:
     return f"{told_first}\n{marked(batch.tokens, marks)}"
 
 
-def test_what_tasks_say_of_themselves(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_tasks_say_of_themselves(snapshot: Snapshot, here: Path) -> None:
     said = [{"task": name} | {each: getattr(task_of(name), each) for each in OF_CLASSES} for name in TASKS.names()]
     made = [{"task": name} | {each: getattr(task_of(name)(), each) for each in OF_EPISODES} for name in SYNTHETIC]
     checked = [(name, task_of(name).shortest - refused) for name in SYNTHETIC for refused in (1, 0)]
@@ -80,7 +79,7 @@ def test_what_tasks_say_of_themselves(snapshot: Snapshot, tmp_path: Path, monkey
         "checked": "\n".join(f"{name} {n}: {outcome(task_of(name)().check, n)}" for name, n in checked),
         "opened": "\n".join(f"{' '.join(case)}: {outcome(opened, *case)}" for case in OPENED),
     }
-    snapshot(sections(parts).replace(str(tmp_path), "HERE"), rounded=True)
+    snapshot(sections(parts).replace(str(here), "HERE"), rounded=True)
 
 
 OPENED = [
@@ -254,12 +253,11 @@ def test_grid(tmp_path: Path, snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:262", "hf:opens"])
-def test_language(tokenizer: str, tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_language(tokenizer: str, here: Path, snapshot: Snapshot) -> None:
     """Twelve documents, the tokens of which are few enough to count."""
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path / "opens", byte_level(post_processor=TEMPLATE))
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in LINES))
-    task = open_task("language", f"jsonl:{tmp_path}/in.jsonl", tokenizer)
+    written(here / "opens", byte_level(post_processor=TEMPLATE))
+    (here / "in.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in LINES))
+    task = open_task("language", f"jsonl:{here}/in.jsonl", tokenizer)
     assert isinstance(task, Language)
     text, same = task.text(5), task.text(9) is task.text(5)
     seen = np.unique(task.data.valid.tokens).astype(np.int64)
@@ -276,7 +274,7 @@ def test_language(tokenizer: str, tmp_path: Path, snapshot: Snapshot, monkeypatc
         "optimum": told(task.optimum(text.windows(spans, 6), 6)),
         "checked": "\n".join(f"{n}: {outcome(task.check, n)}" for n in (20, len(task.data.valid.tokens) - 1, 64, 1000)),
     }
-    snapshot(sections(parts).replace(str(tmp_path), "HERE"), rounded=True)
+    snapshot(sections(parts).replace(str(here), "HERE"), rounded=True)
 
 
 LINES = [f"{'ab' * n}c{'ab' * (n % 3)} {'dd' * (12 - n)}" for n in range(12)]

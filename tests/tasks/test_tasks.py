@@ -320,8 +320,7 @@ def test_a_model_that_was_never_trained_is_called_so(task: str, tmp_path: Path) 
     assert row["verdict"] == "not trained"
 
 
-def test_an_impossible_task_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_impossible_task_is_refused_in_one_line(here: Path) -> None:
     train = ("train", "--enc", "none", "--task")
     assert_refused((*train, "recency", "--length", 16), 2, ("--length 16", "at least 24 tokens"))
     assert_refused((*train, "paskey"), 2, "there is no task 'paskey': did you mean passkey?")
