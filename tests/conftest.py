@@ -189,6 +189,30 @@ def folder(here: Path) -> Path:
 
 
 @pytest.fixture
+def place(here: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The empty current folder as one of corpora."""
+    from corpus_places import Place
+
+    return Place(here, capsys)
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of alibi, learned and sinusoidal, trained and evaluated. Tests must not change them."""
+    from cli_runner import trained
+
+    return trained(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    """The task of language on the usual corpus, in bytes."""
+    from poscli.tasks import open_task
+
+    return open_task("language", "stdlib", "bytes")
+
+
+@pytest.fixture
 def snapshot(file_regression: Any) -> Callable[..., None]:
     """Compare a text with the one that is kept as test_X/NAME.EXTENSION (see snapshots.py).
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 from cli_runner import assert_refused, cli
-from planted_board import plant
 
 from poscli.board.agree import agreements_of
 from poscli.board.agree_words import said_of
@@ -37,18 +36,7 @@ LOSSES = {
     "rope": (2.0, 2.5),
     "none": (2.6, 1.6),
 }
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cells")
-    return folder, plant(folder, LOSSES, documents=30)
-
-
-@pytest.fixture(scope="module")
-def table(made):
-    (table,) = standings_of(*made)
-    return table
+DOCUMENTS = 30
 
 
 def data_of(page):

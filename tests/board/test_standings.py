@@ -18,18 +18,7 @@ LOSSES = {
     "breaks": (2.0, 2.5),
     "undertrained": (2.6, 1.6),
 }
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cells")
-    return folder, plant(folder, LOSSES, documents=64)
-
-
-@pytest.fixture(scope="module")
-def table(made):
-    (table,) = standings_of(*made)
-    return table
+DOCUMENTS = 64
 
 
 def row_of(table, encoding):

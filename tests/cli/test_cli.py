@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import BRIEF, LENGTH, NANO, SHORT, assert_plain, cli, document, run_of, snapshot, trained
+from cli_runner import BRIEF, LENGTH, NANO, SHORT, assert_plain, cli, document, run_of, snapshot
 from toys import perturbed, rounding
 
 import poscli
@@ -22,12 +22,6 @@ from poscli.system import progress
 from poscli.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")  # every command runs in a folder of its own
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of alibi, learned and sinusoidal, trained and evaluated. Tests must not change them."""
-    return trained(tmp_path_factory.getbasetemp())
 
 
 # ---- all commands

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import ALIBI, NANO, assert_refused, cli, run_of, trained
+from cli_runner import ALIBI, NANO, assert_refused, cli, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.commands import torture
@@ -97,15 +97,14 @@ def test_a_refusal_is_one_line_and_writes_nothing(
     assert_refused(arguments, code, words, notes=2)
 
 
-def test_options_of_extrapolate_that_do_not_go_together_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    out = trained(tmp_path_factory.getbasetemp())
-    learned = run_of(out, "learned").id
+def test_options_of_extrapolate_that_do_not_go_together_are_refused(results: Path) -> None:
+    learned = run_of(results, "learned").id
     for options, words in (
         (("--run", learned, "--enc", "alibi"), (f"no run {learned} in", "has the encoding alibi", "leave out one")),
         (("--on", "whole:stdlib"), ("--on whole:stdlib: alibi was trained on two thirds of it", "leave out `whole:`")),
         (("--smoke", "--tokens", "1M"), ("--smoke scores a few hundred tokens", "--tokens 1000000", "leave one out")),
     ):
-        assert_refused(("extrapolate", *options, "--out", out), 2, words, notes=1)
+        assert_refused(("extrapolate", *options, "--out", results), 2, words, notes=1)
 
 
 @pytest.mark.parametrize("path", ["file", "file/below"])

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus_places import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.corpora import mutate_and_load
@@ -22,17 +21,6 @@ from poscli.data import Corpus, disk_cache, load_corpus
 from poscli.data.source import Document, Reading, Source
 from poscli.data.tokenizers import tokenizer
 from poscli.system.errors import DataError, UsageError
-
-
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
-    """Ten documents of 100 bytes."""
-    return write(tmp_path / "books", {f"{n}.txt": f"book {n} ".ljust(99, ".") + "\n" for n in range(10)})
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -37,11 +37,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": z
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of the sources."""
     made = tmp_path / "in"

@@ -42,17 +42,6 @@ def everything(corpus: Corpus) -> list[bytes]:
     return sorted(texts(corpus.train) + texts(corpus.valid) + texts(corpus.tune))
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
-    """Ten documents of 100 bytes."""
-    return write(tmp_path / "books", {f"{n}.txt": f"book {n} ".ljust(99, ".") + "\n" for n in range(10)})
-
-
 # --- the built-in corpus
 
 

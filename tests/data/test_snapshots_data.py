@@ -52,11 +52,6 @@ Snapshot = Callable[..., None]
 HASH = re.compile(r"\b[0-9a-f]{16,64}\b")
 
 
-@pytest.fixture
-def place(here: Path, capsys: pytest.CaptureFixture[str]) -> Place:
-    return Place(here, capsys)
-
-
 # ---- splitting and sampling
 
 

@@ -22,7 +22,6 @@ from cli_runner import (
     document,
     run_of,
     snapshot,
-    trained,
 )
 
 from poscli import estimate
@@ -40,21 +39,10 @@ from poscli.runs.run import open_run
 from poscli.runs.schema import FULL
 from poscli.system import memory, progress
 from poscli.system.errors import PoscliError, UsageError
-from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
 DAY = 24 * 3600.0
 pytestmark = pytest.mark.usefixtures("here")  # every command runs in a folder of its own
-
-
-@pytest.fixture(scope="session")
-def results(tmp_path_factory):
-    return trained(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture(scope="module")
-def task():
-    return open_task("language", "stdlib", "bytes")
 
 
 def config(encoding="none", seed=0, **changes):

@@ -21,11 +21,6 @@ from poscli.grids.images import (
 Snapshot = Callable[..., None]
 
 
-@pytest.fixture
-def place(here: Path, capsys: pytest.CaptureFixture[str]) -> Place:
-    return Place(here, capsys)
-
-
 def noise(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (rows, columns), dtype=np.uint8)
 

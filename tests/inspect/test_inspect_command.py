@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from cli_runner import LENGTH, assert_refused, cli, document, run_of, trained
+from cli_runner import LENGTH, assert_refused, cli, document, run_of
 from matplotlib.image import imread
 from torch.nn.functional import embedding
 
@@ -20,12 +20,6 @@ from poscli.inspect.terms import four_terms
 
 SMALL = ("--preset", "nano", "--length", 32, "--max-len", 128, "--no-properties")
 pytestmark = pytest.mark.usefixtures("here")
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with trained runs that tests may not change."""
-    return trained(tmp_path_factory.getbasetemp())
 
 
 def test_equal_commands_draw_equal_sheets() -> None:
@@ -61,9 +55,9 @@ def test_windows_that_are_no_grid_are_drawn_as_the_next_smaller_grid(here: Path)
     assert {each["rows"] * each["columns"] for each in drawn["views"].values() if "rows" in each} == {16}
 
 
-def test_attention_of_a_run_is_that_of_its_model(runs: Path) -> None:
+def test_attention_of_a_run_is_that_of_its_model(results: Path) -> None:
     """Against a softmax written out here, of queries and keys that the model's own matrices make."""
-    group = trained_group(run_of(runs, "alibi").id, runs / "runs", InspectSettings(max_len=LENGTH))
+    group = trained_group(run_of(results, "alibi").id, results / "runs", InspectSettings(max_len=LENGTH))
     (subject,), model = group.subjects, group.trained.model
     x = model.layers[0].norm_attention(embedding(group.trained.windows(LENGTH), model.embedding)).double()
     attention = model.attention[0]
@@ -77,9 +71,9 @@ def test_attention_of_a_run_is_that_of_its_model(runs: Path) -> None:
     np.testing.assert_allclose(weights_of_run(subject).near.values[0], total.numpy(), atol=1e-5)
 
 
-def test_terms_of_a_run_are_products_of_its_contents_and_positions(runs: Path) -> None:
+def test_terms_of_a_run_are_products_of_its_contents_and_positions(results: Path) -> None:
     """The norm divides both parts of a token by the root mean square of their sum."""
-    group = trained_group(run_of(runs, "learned").id, runs / "runs", InspectSettings(max_len=LENGTH))
+    group = trained_group(run_of(results, "learned").id, results / "runs", InspectSettings(max_len=LENGTH))
     found, model = four_terms(group.subjects[0]), group.trained.model
     ids = group.trained.windows(LENGTH)
     assert len({tuple(window) for window in ids.tolist()}) == len(ids) == 4  # from all over the text

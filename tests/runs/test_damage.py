@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from cli_runner import ALIBI, NANO, SHORT, Result, assert_refused, cli, document, trained
+from cli_runner import ALIBI, NANO, SHORT, Result, assert_refused, cli, document
 from toys import first
 
 from poscli import api
@@ -27,10 +27,10 @@ COMPARE = ("compare", "alibi", "alibi-")
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory, results: Path) -> Path:
     """A results folder with two trained runs, one of them evaluated under another encoding, too, and its report."""
     out = tmp_path_factory.mktemp("whole") / "results"
-    for folder in (trained(tmp_path_factory.getbasetemp()) / "runs").glob("[al]*-*"):  # alibi and learned
+    for folder in (results / "runs").glob("[al]*-*"):  # alibi and learned
         shutil.copytree(folder, out / "runs" / folder.name)
     result = cli("extrapolate", *SHORT, "--enc", "alibi", "--as", "none", "--out", out)
     assert result.code == 0, result.err

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cli_runner import assert_refused, cli, document, trained
+from cli_runner import assert_refused, cli, document
 
 from poscli.runs.lock import locked
 from poscli.runs.run import TRASH, delete_run, evaluated_as, list_runs
@@ -19,9 +19,9 @@ from poscli.system.errors import LockedError, PoscliError, UsageError
 
 
 @pytest.fixture
-def runs(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(here: Path, results: Path) -> Path:
     """The folder of three runs, of alibi, learned and sinusoidal, in results of its own."""
-    shutil.copytree(trained(tmp_path_factory.getbasetemp()), here / "results")
+    shutil.copytree(results, here / "results")
     return here / "results" / "runs"
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_runner import trained
 
 from poscli.config.run import SCHEMA, Recalibration, RunConfig
 from poscli.runs import summary
@@ -182,12 +181,10 @@ def test_a_summary_has_the_end_of_the_log_and_the_mean_of_its_last_twentieth(tmp
     assert training_summary(run)["bpb"] is None
 
 
-def test_the_log_of_a_run_is_read_once_for_its_summary(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_a_run_is_read_once_for_its_summary(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where hundreds of runs are listed, reading them is what takes the time."""
-    out, read = trained(tmp_path_factory.getbasetemp()), []
+    read: list[str] = []
     monkeypatch.setattr(summary, "training_log", lambda run: read.append(run.id) or training_log(run))
-    rows = summary.run_summaries(out / "runs")
+    rows = summary.run_summaries(results / "runs")
     assert sorted(read) == sorted(row["run_id"] for row in rows)
     assert all(row["bpb"] and not row["damaged"] for row in rows)

@@ -18,7 +18,6 @@ from poscli.runs.run import create, list_runs
 from poscli.runs.schema import TRAIN_COLUMNS, read_table
 from poscli.system.errors import Interrupted
 from poscli.system.signals import Abandoned
-from poscli.tasks import open_task
 from poscli.training import trainer
 from poscli.training.optimizer import Muon, orthogonal
 from poscli.training.train import train
@@ -30,11 +29,6 @@ CPU = torch.device("cpu")
 def config(encoding="rope", memory=0, **changes) -> RunConfig:
     values = {"preset": "nano", "length": 32, "batch": 4, "tokens": 32 * 4 * 12, "model": {"memory": memory}} | changes
     return resolve(TrainRequest(**values), encoding, seed=0, device=CPU)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return open_task("language", "stdlib", "bytes")
 
 
 def weights(run):
