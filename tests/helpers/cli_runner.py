@@ -78,18 +78,6 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"} | changes
 
 
-def shell(*arguments: object, **changes: str) -> Result:
-    """Run `poscli ARGUMENTS` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "poscli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(**changes),
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
-
-
 # Runs commands one after the other, because importing torch costs more than they do.
 ONE_BY_ONE = """
 import contextlib, io, json, sys
