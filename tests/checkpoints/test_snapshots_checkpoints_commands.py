@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from checkpoint_cases import READ, Config, llama, of, scaled, sizes
 from checkpoints import LENGTH, make, write_corpus
 from cli_runner import Result, cli, document
 from fake_results import Shape, results, units_of
+from lines import outline
 from published_configs import write
 
 from poscli.checkpoints import matrix
@@ -241,7 +242,7 @@ def test_the_page_of_a_card(name: str, tmp_path: Path, snapshot: Snapshot) -> No
 def test_the_document_of_a_card(tmp_path: Path, snapshot: Snapshot) -> None:
     asked, limit = CARDS["gemma3"]
     found = cli("card", write(tmp_path, asked | {"no_rope_layers": [1]}, limit), "--json")
-    snapshot("\n".join(outline(found.json, tmp_path)), rounded=True)
+    snapshot(masked("\n".join(outline(found.json)), tmp_path), rounded=True)
 
 
 def page(found: Result, folder: Path) -> str:
@@ -249,18 +250,6 @@ def page(found: Result, folder: Path) -> str:
     lines = [line.rstrip() for line in masked(found.out, folder).splitlines()]
     notes = [line for line in masked(found.err, folder).split("\n") if not line.startswith("preparing the corpus ")]
     return "\n".join([*lines, *notes, f"exit code {found.code}"])
-
-
-def outline(value: Any, folder: Path, path: str = "") -> Iterator[str]:
-    """A line for every value of a document, with the keys that lead there."""
-    if isinstance(value, dict) and value:
-        for key, each in value.items():
-            yield from outline(each, folder, f"{path}.{key}")
-    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
-        for number, each in enumerate(value):
-            yield from outline(each, folder, f"{path}[{number}]")
-    else:
-        yield masked(f"{path[1:]}: {json.dumps(value)}", folder)
 
 
 # Small models: what a probe finds, and what the commands measure.
