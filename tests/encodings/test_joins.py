@@ -10,6 +10,7 @@ import pytest
 import torch
 from oracles import Content
 from oracles.layer import attention_of, embedded, parts_of
+from oracles.measure import with_gradients
 from oracles.model import logits
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens
@@ -97,15 +98,6 @@ def drawn() -> Content:
     return Content(q, k, v, x, tokens(2, TOKENS), torch.arange(TOKENS, dtype=torch.float64))
 
 
-def with_gradients(out: Tensor, encoding: Encoding, c: Content) -> dict[str, Tensor]:
-    """The output, and its gradients under a random loss."""
-    learned = {"q": c.q, "k": c.k, "v": c.v, "x": c.x}
-    learned |= {f"encoding.{name}": p for name, p in encoding.named_parameters()}  # some have a parameter v
-    (out * draw(*out.shape, seed=4, dtype=out.dtype)).sum().backward()
-    grads = {f"d{name}": torch.zeros(()) if p.grad is None else p.grad.clone() for name, p in learned.items()}
-    return {"output": out.detach()} | grads
-
-
 def assert_equal(found: dict[str, Tensor], exact: dict[str, Tensor], what: str) -> None:
     for name, value in found.items():
         error = float((value - exact[name]).abs().max())
@@ -133,8 +125,8 @@ def test_every_engine_equals_the_oracle_of_a_join(spec: str) -> None:
             features = own.features(c.x)
             for queries in (TOKENS, 6, 1):
                 out = attend(engine, own, c.q[:, :, -queries:], c.k, c.v, at, features, SMALL)
-                last = {"output": expected["output"][:, :, -queries:]}
-                assert_equal({"output": out}, last, f"{engine.name} without gradient, {queries} queries")
+                last = expected["result"][:, :, -queries:]
+                assert_equal({"result": out}, {"result": last}, f"{engine.name} without gradient, {queries} queries")
 
 
 @torch.no_grad()
@@ -144,7 +136,7 @@ def test_values_and_outputs_may_depend_on_positions() -> None:
     at, pos = plain.locate(TOKENS, torch.device("cpu")), c.pos[:, None]
     found = attend(ENGINES["reference"], carried, c.q, c.k, c.v, at, None)
     exact = attend(ENGINES["reference"], plain, c.q, c.k, c.v * (1 + pos / 8), at, None) / (2 + pos / 4)
-    assert_equal({"output": found}, {"output": exact}, "toys:Carried")
+    assert_equal({"result": found}, {"result": exact}, "toys:Carried")
 
 
 @pytest.mark.parametrize(
