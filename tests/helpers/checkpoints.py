@@ -182,15 +182,20 @@ def write_tokenizer(folder: Path, opens: bool) -> None:
 @functools.cache
 def trained() -> str:
     """The tokenizer.json of a byte-level BPE trained on a fixed text, as text."""
+    return str(byte_pairs(TEXT.splitlines(keepends=True), TOKENS, [BEGIN, END]).to_str())
+
+
+def byte_pairs(texts: list[str], size: int, special: list[str]) -> Tokenizer:
+    """A byte-level BPE of this many tokens, the first of which are the special ones, trained on texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=TOKENS, special_tokens=[BEGIN, END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
-    return str(tokenizer.to_str())
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def write_corpus(path: Path) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from checkpoints import byte_pairs
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from poscli.data import Split, load_corpus
 
@@ -30,7 +31,7 @@ def train(folder: Path, steps: int = STEPS) -> Path:
     import transformers
 
     corpus = load_corpus("stdlib")
-    tokenizer = byte_pairs(corpus.train)
+    tokenizer = byte_pairs(documents(corpus.train), VOCAB, [END])
     tokens = encoded(tokenizer, corpus.train)
     torch.manual_seed(0)
     ends = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": None}
@@ -48,19 +49,6 @@ def documents(split: Split) -> list[str]:
     """The documents of a corpus of bytes as text."""
     texts = [split.tokens[start + 1 : stop] for start, stop in zip(split.starts, split.starts[1:], strict=False)]
     return [text.astype(np.uint8).tobytes().decode(errors="replace") for text in texts]
-
-
-def byte_pairs(split: Split) -> Tokenizer:
-    """A byte-level BPE of VOCAB tokens, trained on the documents."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(documents(split), trainer)
-    return tokenizer
 
 
 def encoded(tokenizer: Tokenizer, split: Split) -> NDArray[np.int64]:
