@@ -126,25 +126,24 @@ def test_a_suite_whose_encodings_cannot_be_evaluated_as_others_trains_nothing(he
     assert_refused(("run", "as.toml"), 2, "none of the suite's encodings can be evaluated as yarn", notes=1)
 
 
-def test_a_part_has_its_own_encodings_or_those_of_the_suite(here: Path) -> None:
-    parts = '[[part]]\n[[part]]\nencodings = ["rope", "t5"]\ntrain.length = 64\n'
-    (here / "parts.toml").write_text(with_encodings('["alibi", "none"]') + parts)
+@pytest.mark.parametrize(
+    ("suite", "own", "key", "values"),
+    [
+        (
+            with_encodings('["alibi", "none"]'),
+            'encodings = ["rope", "t5"]\ntrain.length = 64',
+            "encoding",
+            ["alibi", "none", "rope", "t5"],
+        ),
+        (with_encodings('["t5"]\nlengths = "scaled"'), 'lengths = "published"', "encoding", ["t5(far=0.25L)", "t5"]),
+        ("seeds = [0, 1]\n" + SUITE, "seeds = [2]\ntrain.length = 64", "seed", [0, 1, 2]),
+    ],
+    ids=["encodings", "lengths", "seeds"],
+)
+def test_a_part_has_its_own_or_those_of_the_suite(suite: str, own: str, key: str, values: list[object]) -> None:
+    Path("parts.toml").write_text(f"{suite}[[part]]\n[[part]]\n{own}\n")
     jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
-    assert [job["encoding"] for job in jobs] == ["alibi", "none", "rope", "t5"]
-
-
-def test_a_part_has_its_own_lengths_or_those_of_the_suite(here: Path) -> None:
-    parts = '[[part]]\n[[part]]\nlengths = "published"\n'
-    (here / "parts.toml").write_text(with_encodings('["t5"]\nlengths = "scaled"') + parts)
-    jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
-    assert [job["encoding"] for job in jobs] == ["t5(far=0.25L)", "t5"]
-
-
-def test_a_part_has_its_own_seeds_or_those_of_the_suite(here: Path) -> None:
-    parts = "[[part]]\n[[part]]\nseeds = [2]\ntrain.length = 64\n"
-    (here / "parts.toml").write_text("seeds = [0, 1]\n" + with_encodings('["alibi"]') + parts)
-    jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
-    assert [job["seed"] for job in jobs] == [0, 1, 2]
+    assert [job[key] for job in jobs] == values
 
 
 def test_a_part_changes_single_keys_of_the_tables_of_the_suite(here: Path) -> None:
