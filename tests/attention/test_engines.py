@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from lines import plain_table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from toys import COMPOSITES, ENDS, EVERYWHERE, NARROW, TOYS, draw, make, shape, wide
@@ -21,11 +22,6 @@ from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 
 Snapshot = Callable[..., None]
-
-
-def table(rows: Iterable[Iterable[object]]) -> str:
-    """A line for every row, with its cells between bars."""
-    return "".join(" | ".join(map(str, row)).rstrip() + "\n" for row in rows)
 
 
 def kinds() -> list[Encoding]:
@@ -62,7 +58,7 @@ def grouped(pairs: Iterable[tuple[str, str]]) -> str:
     found: dict[str, list[str]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
-    return table([key, ", ".join(values)] for key, values in found.items())
+    return plain_table([key, ", ".join(values)] for key, values in found.items())
 
 
 @pytest.mark.usefixtures("every_engine")
@@ -122,7 +118,7 @@ def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeyp
     monkeypatch.delenv(selfcheck.SWITCH)
     monkeypatch.setattr(selfcheck, "find_spec", lambda _: None)
     rows.append([ENGINES["triton"].refuses(make("alibi"), Place("cuda"))])
-    snapshot(table(rows))
+    snapshot(plain_table(rows))
 
 
 def test_positions_are_even_only_if_each_of_them_is() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from checkpoints import LENGTH, make
+from checkpoints import LENGTH, corpus, make
 from cli_runner import cli, document, snapshot
 from fake_results import Shape, results, units_of
 from several_ranks import on_ranks
@@ -29,10 +29,6 @@ from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
 BUDGET = ("--max-len", "2x", "--tokens", 128, "--stride", 16)
-
-
-def corpus(place: Path) -> str:
-    return f"jsonl:{place / 'text.jsonl'}"
 
 
 def evaluated(place: Path, family: str, *more: object) -> list[dict[str, Any]]:

@@ -71,10 +71,6 @@ def positions_end_at_the_length(stock: Any) -> None:
     rotary(stock).forward = lambda x, position_ids: original(x, position_ids.clamp(max=LENGTH))
 
 
-def nothing(stock: Any) -> None:
-    pass
-
-
 @pytest.mark.parametrize(
     ("plant", "expected", "says"),
     [
@@ -143,7 +139,7 @@ def test_angles_far_from_the_start_may_be_as_rough_as_float32_is(family: str, tm
 
 def test_in_bfloat16_rounded_angles_are_faults_and_rounded_weights_and_states_are_not(tmp_path: Path) -> None:
     folder = made("llama", tmp_path)
-    healthy = probed(folder, nothing, torch.bfloat16)
+    healthy = probed(folder, lambda _: None, torch.bfloat16)
     assert healthy.dtype == "bfloat16"
     assert faults(healthy) == set(), healthy.faults
     assert "positions-not-relative" in faults(probed(folder, angles_in_bfloat16, torch.bfloat16))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import LENGTH, make
+from checkpoints import LENGTH, corpus, make
 from cli_runner import assert_refused, document
 from numpy.typing import NDArray
 
@@ -23,10 +23,6 @@ TOLD = ("needle", "facts", "repeat")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose trained length is long enough for the questions."""
     return make("llama", tmp_path_factory.mktemp("told") / "llama", max_position_embeddings=8 * LENGTH)
-
-
-def corpus(place: Path) -> str:
-    return f"jsonl:{place / 'text.jsonl'}"
 
 
 def opened(name: str, place: Path) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from corpus_places import written
 from scipy.special import gammaln, roots_jacobi
 
 from poscli.cli import complete
@@ -23,7 +23,6 @@ from poscli.data.corpora import bayes, source_of
 from poscli.data.corpora.bayes import parse_process
 from poscli.data.known_limit import SOURCES, Draw, overwrite, pairs, period, tree
 from poscli.data.known_limit.bigram import Bigram
-from poscli.data.known_limit.pairs import Pairs
 from poscli.data.known_limit.recall import Recall
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.system.errors import UsageError
@@ -42,11 +41,6 @@ def tokens_of(text: list[Pair], size: int) -> list[int]:
 def losses(source: Any, window: list[int]) -> list[float]:
     """The optimum of every target of one window."""
     return source.optimum(np.array([window], dtype=np.int64))[0].tolist()
-
-
-def written(source: Pairs, count: int, name: str = "test") -> NDArray[np.int64]:
-    """Some documents as tokens, END first: `[count, tokens]`."""
-    return np.array([[END, *source.document(Draw(name, number))] for number in range(count)])
 
 
 @pytest.fixture

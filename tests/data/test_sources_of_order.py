@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from corpus_places import written
 from scipy.special import gammaln
 from toys import first
 
 from poscli.data import load_corpus
 from poscli.data.corpora import bayes, periods_of
 from poscli.data.corpora.bayes import parse_process
-from poscli.data.known_limit import Draw, KnownLimit
+from poscli.data.known_limit import Draw
 from poscli.data.known_limit.overwrite import Overwrite
 from poscli.data.known_limit.period import Period
 from poscli.data.known_limit.tree import Tree
@@ -31,11 +31,6 @@ Symbols = tuple[int, ...]
 
 def tokens_of(symbols: Symbols) -> list[int]:
     return [FIRST + symbol for symbol in symbols]
-
-
-def written(source: KnownLimit, count: int, name: str = "test") -> NDArray[np.int64]:
-    """Some documents as tokens, END first: `[count, tokens]`."""
-    return np.array([[END, *source.document(Draw(name, number))] for number in range(count)])
 
 
 def shares_of_windows(documents: dict[Symbols, float], start: int) -> dict[Symbols, list[float]]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from corpus_places import Place, write
+from grid_images import noise
 from lines import outcome, sections, told
-from numpy.typing import NDArray
 from PIL import Image
 
 from poscli.grids.corpora import ImageSpec, available, load_images
@@ -21,23 +21,19 @@ from poscli.grids.images import (
 Snapshot = Callable[..., None]
 
 
-def noise(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
-    return np.random.default_rng(seed).integers(0, 256, (rows, columns), dtype=np.uint8)
-
-
 def write_pictures(folder: Path) -> Path:
     """Images in several formats, and files that are none."""
     folder.mkdir()
     for n in range(4):
-        Image.fromarray(noise(6 + n, 8, n)).save(folder / f"grey{n}.png")
-    Image.fromarray(noise(6, 8, 0)).save(folder / "same.bmp")
-    Image.fromarray(np.stack([noise(6, 6, n) for n in (5, 6, 7)], axis=2)).save(folder / "colour.png")
-    Image.fromarray(noise(6, 6, 8).astype(np.uint16) * 100 + 50).save(folder / "deep.png")
-    Image.fromarray(noise(6, 6, 9).astype(np.float32) / 7 - 3).save(folder / "float.tiff")
+        Image.fromarray(noise(n, 6 + n, 8)).save(folder / f"grey{n}.png")
+    Image.fromarray(noise(0, 6, 8)).save(folder / "same.bmp")
+    Image.fromarray(np.stack([noise(n, 6, 6) for n in (5, 6, 7)], axis=2)).save(folder / "colour.png")
+    Image.fromarray(noise(8, 6, 6).astype(np.uint16) * 100 + 50).save(folder / "deep.png")
+    Image.fromarray(noise(9, 6, 6).astype(np.float32) / 7 - 3).save(folder / "float.tiff")
     Image.fromarray(np.full((6, 6), np.nan, np.float32)).save(folder / "nan.tiff")
-    Image.fromarray(noise(6, 6, 10) > 128).save(folder / "black.png")
-    Image.fromarray(noise(1, 5, 11)).save(folder / "strip.png")
-    Image.fromarray(noise(3, 2, 12)).save(folder / "dot.png")
+    Image.fromarray(noise(10, 6, 6) > 128).save(folder / "black.png")
+    Image.fromarray(noise(11, 1, 5)).save(folder / "strip.png")
+    Image.fromarray(noise(12, 3, 2)).save(folder / "dot.png")
     (folder / "cut.png").write_bytes((folder / "grey3.png").read_bytes()[:60])
     (folder / "notes.txt").write_text("no image")
     (folder / "empty.gif").write_bytes(b"")
@@ -82,7 +78,7 @@ def test_images_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: 
     texts = ("texts/a.txt", "texts/b.txt", "texts/c.md", "texts/d", "single/x.txt")
     write(place.folder, dict.fromkeys(texts, "x"))
     (place.folder / "one").mkdir()
-    Image.fromarray(noise(4, 4, 0)).save(place.folder / "one/a.png")
+    Image.fromarray(noise(0, 4, 4)).save(place.folder / "one/a.png")
     specs = [*REFUSED.split(), "images:a\nb"]
     lines = [f"{spec!r}: {place.heard(lambda spec=spec: load_images(spec).describe())}" for spec in specs]
     lines += [

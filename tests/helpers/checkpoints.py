@@ -206,6 +206,11 @@ def write_corpus(path: Path) -> str:
     return f"jsonl:{path}"
 
 
+def corpus(place: Path) -> str:
+    """The spec of the corpus that lies as text.jsonl in a folder."""
+    return f"jsonl:{place / 'text.jsonl'}"
+
+
 TEXT = """\
 The lighthouse keeper counted the ships that passed the cape at night and wrote their number in a book.
 In the morning the harbour master read the book, counted the ships at the quay, and compared the two numbers.

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from lines import outcome, told
+from numpy.typing import NDArray
 
 from poscli.data import Corpus, Split, load_corpus
+from poscli.data.known_limit import Draw, KnownLimit
+from poscli.data.tokenizers.bytes import END
 from poscli.system.console import collected_warnings
 
 # What differs between folders, libraries and machines.
@@ -27,6 +31,11 @@ def write(folder: Path, contents: dict[str, str | bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder
+
+
+def written(source: KnownLimit, count: int, name: str = "test") -> NDArray[np.int64]:
+    """Some documents of a source as tokens, END first: `[count, tokens]`."""
+    return np.array([[END, *source.document(Draw(name, number))] for number in range(count)])
 
 
 class Place:

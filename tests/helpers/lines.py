@@ -51,6 +51,11 @@ def bare_table(rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(" | ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row) for row in rows)
 
 
+def plain_table(rows: Iterable[Iterable[object]]) -> str:
+    """A line for every row, with its cells between bars."""
+    return "".join(" | ".join(map(str, row)).rstrip() + "\n" for row in rows)
+
+
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows under the names of their columns; columns whose value never changes are told once, above."""
     found = [{name: told(value) for name, value in row.items()} for row in rows]

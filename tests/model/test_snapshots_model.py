@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from lines import plain_table
 from torch import Tensor
 from toys import COMPOSITES, HEADS, TOYS, make, model, perturbed, shape, tokens
 
@@ -26,11 +27,6 @@ from poscli.system.errors import UsageError
 Snapshot = Callable[..., None]
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def table(rows: Iterable[Iterable[object]]) -> str:
-    """A line for every row, with its cells between bars."""
-    return "".join(" | ".join(map(str, row)).rstrip() + "\n" for row in rows)
 
 
 def numbers(x: Tensor, digits: int = 4) -> str:
@@ -88,14 +84,14 @@ def test_what_is_known_of_every_encoding(snapshot: Snapshot) -> None:
             for key, option in encoding.options().items()
         ]
         rows.append([*known_of(encoding), " ".join(options)])
-    snapshot(table(rows))
+    snapshot(plain_table(rows))
 
 
 def test_what_is_known_of_encodings_on_one_layer(snapshot: Snapshot) -> None:
     specs = [spec for spec in (*COMPOSITES, *TOYS, *MORE) if "+" in spec]
     encodings = [make(spec) for spec in specs]
     formulas = (f"{e.formula}\n" for e in encodings[:3])
-    snapshot(table(known_of(encoding) for encoding in encodings) + "".join(formulas))
+    snapshot(plain_table(known_of(encoding) for encoding in encodings) + "".join(formulas))
 
 
 MORE = [
@@ -140,7 +136,7 @@ def test_which_encodings_act_together(snapshot: Snapshot) -> None:
                 letter = "~" if entangled((one, other)) else "."
             letters += letter
         lines.append(f"{letters} {one.name}\n")
-    snapshot("".join(lines) + table(said.items()))
+    snapshot("".join(lines) + plain_table(said.items()))
 
 
 # Shapes that blanks must have
@@ -191,7 +187,7 @@ def test_shapes_that_blanks_must_have(snapshot: Snapshot) -> None:
     rows += [(x.tokens, x.x_BTW.shape, x.q_BHTD.dtype, x.ids_BT.tolist()) for x in given]
     wide_shape = Shape(width=24, heads=2, layers=1, length=9, vocab=7)
     rows.append((BlankInputs.of(wide_shape).ids_BT.tolist(), numbers(BlankInputs.of(wide_shape).q_BHTD[1, 1, 2])))
-    snapshot(table(rows), rounded=True)
+    snapshot(plain_table(rows), rounded=True)
 
 
 # Positions, distances and what is visible
@@ -275,7 +271,7 @@ def test_positions_of_tokens(snapshot: Snapshot) -> None:
     steps = [[what, even_step(pos), Positions.spaced(pos).step] for what, pos in lines.items()]
     near = torch.tensor([1.0, 1 + 2.0**-19, 1 + 2.0**-21, 0.5, -2 - 2.0**-22], dtype=torch.float64)
     whole = [*near.tolist(), *snapped(near).tolist(), snapped(torch.tensor([3])).dtype]
-    snapshot(table(rows) + table(grids) + table(steps) + table([whole, raster(torch.arange(-1, 5), 2).tolist()]))
+    snapshot(plain_table([*rows, *grids, *steps, whole, raster(torch.arange(-1, 5), 2).tolist()]))
 
 
 # Models
@@ -325,7 +321,7 @@ def test_what_models_generate(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatc
                 trained, [end, 2, 7], [end], tokens=12, temperature=temperature, seed=seed, columns=columns
             )
             rows.append([spec, temperature, seed, end, *found])
-    snapshot(table(rows))
+    snapshot(plain_table(rows))
 
 
 def test_models_under_other_encodings_and_engines(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +345,7 @@ def test_models_under_other_encodings_and_engines(snapshot: Snapshot, monkeypatc
         model("alibi-2d|none")(tokens(1, 6), cache=Cache())
     except ValueError as error:
         rows.append([error])
-    snapshot(table(rows))
+    snapshot(plain_table(rows))
 
 
 def test_slices_of_logits(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,4 +354,4 @@ def test_slices_of_logits(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(transformer, "SLICE_NUMBERS", most)
         with torch.no_grad():
             rows.append([most, *((at.start, at.stop, list(part.shape)) for at, part in small.logits_in_slices(text))])
-    snapshot(table(rows))
+    snapshot(plain_table(rows))
