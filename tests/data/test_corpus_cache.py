@@ -140,18 +140,15 @@ def test_a_disk_that_fails_is_one_line_and_the_next_try_succeeds(
 def test_everything_reaches_the_disk_before_the_folder_appears(
     books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events: list[str] = []
-    real_sync, real_rename, real_folder = disk_cache._synced, Path.rename, disk_cache.sync_folder
-
-    def rename(path: Path, target: Path) -> Path:
-        events.append("rename")
-        return real_rename(path, target)
-
-    monkeypatch.setattr(disk_cache, "_synced", lambda path: (events.append(path.name), real_sync(path))[1])
-    monkeypatch.setattr(disk_cache, "sync_folder", lambda path: (events.append("folder"), real_folder(path))[1])
-    monkeypatch.setattr(Path, "rename", rename)
+    events: list[str | int] = []
+    rename = Path.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: events.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr(Path, "rename", lambda path, target: events.append("rename") or rename(path, target))
     load_corpus(f"text:{books}", cache=cache)
-    assert events == [*disk_cache.ARRAYS, "index.json", "folder", "rename", "folder"]
+    (folder,) = (path for path in cache.iterdir() if path.is_dir())
+    numbers = {path.stat().st_ino: path for path in (cache, folder, *folder.iterdir())}
+    files = [folder / name for name in (*disk_cache.ARRAYS, "index.json")]
+    assert [numbers.get(event, event) for event in events] == [*files, folder, "rename", cache]
 
 
 # --- names

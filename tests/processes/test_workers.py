@@ -225,19 +225,25 @@ def test_the_same_suite_started_twice_is_done_once_and_reported_by_both(here: Pa
     assert Path("report-0/summary.csv").read_text() == Path("report-1/summary.csv").read_text()
 
 
-def test_workers_that_are_stopped_or_whose_driver_is_gone_save_and_end(tmp_path: Path) -> None:
+def test_workers_that_are_stopped_or_whose_driver_is_gone_save_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two trainings that would take hours; the pipe to the driver is all that ties workers to it."""
+    started, start = [], subprocess.Popen
+
+    def noted(*words: object, **options: object) -> object:
+        started.append(start(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr("poscli.sweep.workers.subprocess.Popen", noted)
     workers = Processes(2, threads=1)
     for encoding in ("alibi", "none"):
         workers.submit(job(encoding, runs=tmp_path, tokens=10**8))
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("*/progress.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    process = workers._workers[0]._process
-    assert process is not None
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(60) == 143
+    started[0].stdin.close()
+    assert started[0].wait(60) == 143
     workers.stop()
     workers.close()
     statuses = [run.status() for run in list_runs(tmp_path)]
