@@ -46,11 +46,11 @@ TOYS = {
     "importing": ("import there_is_no_such_module", "No module named 'there_is_no_such_module'"),
     "unreadable": ("def f(:", "invalid syntax"),
     "exiting": ("import sys; sys.exit(0)", "it called sys.exit(0) while it was imported"),
-    "busy": ("while True: pass", "its import did not end within 0.2 seconds"),
-    "sleeping": ("import time; time.sleep(600)", "its import did not end within 0.2 seconds"),
+    "busy": ("while True: pass", "its import did not end within 0.5 seconds"),
+    "sleeping": ("import time; time.sleep(600)", "its import did not end within 0.5 seconds"),
     "stubborn": (
         "import time\ntry:\n    time.sleep(600)\nexcept BaseException:\n    time.sleep(600)",
-        "its import did not end within 0.2 seconds",
+        "its import did not end within 0.5 seconds",
     ),
     "empty": ("", "has no attribute 'Toy'"),
     "function": ("def Toy(shape): ...", "it is no encoding: it must be a subclass of poscli.encodings.Encoding"),
@@ -88,7 +88,7 @@ def discover_again(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     for attribute, value in {"_plugins": ours, "_broken": {}, "_discovered": False}.items():
         monkeypatch.setattr(ENCODINGS, attribute, value)
     monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(plugins, "IMPORT_SECONDS", 0.2)
+    monkeypatch.setattr(plugins, "IMPORT_SECONDS", 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     offer(folder, "rival", "2", {"twice": "rival:Toy"})
     with pytest.MonkeyPatch.context() as monkeypatch:
         discover_again(monkeypatch, folder)
+        ENCODINGS.names()  # imports them all
+        monkeypatch.setattr(plugins, "IMPORT_SECONDS", 10.0)  # what the tests import may take its time
         yield folder
 
 
