@@ -25,13 +25,11 @@ folder. Repeat the command that wrote it.</p>
 FOLDER = FolderKind(HOME, LIST, OURS, UNFINISHED)
 
 
-def write_board(
-    tables: Sequence[Standings], folder: Path, season: Season | None = None, others: Said | None = None
-) -> list[Path]:
+def write_board(tables: Sequence[Standings], folder: Path, season: Season, others: Said | None = None) -> list[Path]:
     """Write the files of the board to a folder, the same bytes for the same cells; returns their paths, the page first.
 
-    With the season of the tables, the pages of encodings say how to train them, and with `others` the page says what
-    papers find of the same encodings. UsageError if the page would replace a file that poscli did not write.
+    `season` is that of the tables, and `others` is what papers find of the same encodings. UsageError if the page would
+    replace a file that poscli did not write.
     """
     contents: dict[str, bytes] = {
         name: text.encode()

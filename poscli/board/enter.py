@@ -14,7 +14,7 @@ from poscli.board.cells import encoding_folder, read_cells
 from poscli.board.gather import gather, source_of_encoding
 from poscli.board.progress import make_trials, missing_jobs, run_missing, suited
 from poscli.board.ranking import SPENT
-from poscli.board.season import Season, SeasonTable
+from poscli.board.season import Season, SeasonTable, table_names
 from poscli.board.standings import Standings, standings_of
 from poscli.board.tables import number_text
 from poscli.config.suite import Suite
@@ -85,7 +85,7 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
     UsageError for a name that is taken, or a spec that is on the board already; PoscliError if a check fails; DataError
     without cells to rank it among.
     """
-    chosen = next(each for each in season.table if each.name == table)
+    chosen = season.table_named(table)
     spec, ranked = str(parse(enc)), {str(parse(each)) for each in chosen.encodings}
     if spec in ranked:
         raise UsageError(f"{spec} is on the board already; `poscli board build` shows its row")
@@ -162,10 +162,9 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
 
     `out` is the folder of the runs. PoscliError if a cell cannot be made.
     """
-    table = next((each for each in season.table if each.name == bundle.table), None)
-    if table is None:
+    if bundle.table not in table_names(season, []):
         raise UsageError(f"the bundle is of table {bundle.table!r}, which season {season.name} does not have")
-    spec = bundle.spec
+    table, spec = season.table_named(bundle.table), bundle.spec
     if bundle.source_file is not None:
         spec = f"{bundle.source_file}:{bundle.spec.rpartition(':')[2]}"
     results = []

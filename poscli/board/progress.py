@@ -82,7 +82,7 @@ def tunings_of_board(
     """The choices of learning rates of encodings, by table, through nine trials each."""
     tunings = []
     for table in season.table:
-        chosen = encodings.get(table.name, []) if table.name in encodings else []
+        chosen = encodings.get(table.name, [])
         if chosen := table.encodings if chosen is None else [*chosen]:
             suite = season.suite(table, season.seeds(1), chosen)
             setup = prepare(suite.train, chosen, suite.seeds, device_of(device))
@@ -115,7 +115,7 @@ def undecided(
     """
     left: dict[str, Sequence[str] | None] = dict.fromkeys(encodings, ())
     for standings in standings_of(cells, season):
-        table = next(each for each in season.table if each.name == standings.table)
+        table = season.table_named(standings.table)
         if standings.table in encodings and standings.tuned == tuned and len(standings.top) > 1:
             top = {row.encoding.partition(AS)[0] for row in standings.top}
             known = encodings[table.name]

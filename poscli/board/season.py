@@ -88,6 +88,10 @@ class Season(Request):
                 raise ValueError(f"the task {task.name!r} is of table {task.table!r}, which is not there; correct it")
         return self
 
+    def table_named(self, name: str) -> SeasonTable:
+        """The table of this name, which the season has."""
+        return next(table for table in self.table if table.name == name)
+
     def suite(self, table: SeasonTable, seeds: list[int], encodings: list[str] | None = None) -> Suite:
         """The training and evaluation of a table as a suite; of these encodings only, if given, without the ceilings.
 
@@ -113,8 +117,7 @@ class Season(Request):
 
     def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
         """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""
-        table = next(each for each in self.table if each.name == task.table)
-        return self._suite(table, seeds, encodings, task.train, task.extrapolate, [])
+        return self._suite(self.table_named(task.table), seeds, encodings, task.train, task.extrapolate, [])
 
     def _suite(
         self,

@@ -21,8 +21,6 @@ from poscli.specs.build import encoding_parameters
 from poscli.system.errors import UsageError
 
 TRAIN_LENGTH = 512  # tokens, of the model whose engine and parameters are shown
-# The lines around the table in README.md.
-MARKS = ("<!-- encodings: written by `make table`, checked by the tests -->", "<!-- end -->")
 
 # family -> title, in historical order
 FAMILIES = {
@@ -104,24 +102,6 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
 def parameters(cls: type[Encoding]) -> int:
     """The number of learned parameters in all layers of a `tiny` model; parameters shared by layers count once."""
     return encoding_parameters(parse(cls.name), PRESETS["tiny"].shape(TRAIN_LENGTH))
-
-
-def readme_table() -> str:
-    """The README's table of encodings, one row per family."""
-    rows = describe_encodings()
-    lines = ["| family | encodings |", "| --- | --- |"]
-    for family, title in FAMILIES.items():
-        members = [f"`{row['name']}`" for row in rows if row["family"] == family]
-        lines.append(f"| {title} | {', '.join(members)} |")
-    unknown = {row["family"] for row in rows if not row["unavailable"]} - set(FAMILIES)
-    assert not unknown, f"families without a title: {unknown}"
-    return "\n".join([MARKS[0], *lines, MARKS[1]])
-
-
-def with_table(document: str) -> str:
-    """The README with a new table between MARKS."""
-    start, end = document.index(MARKS[0]), document.index(MARKS[1]) + len(MARKS[1])
-    return document[:start] + readme_table() + document[end:]
 
 
 def options_text(row: dict[str, Any]) -> str:

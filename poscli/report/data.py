@@ -210,7 +210,6 @@ class Figure:
     missing: tuple[MissingResults, ...] = ()
     baselines: tuple[tuple[str, tuple[Line, ...]], ...] = ()
     levels: tuple[tuple[float, str], ...] = ()
-    remarks: tuple[str, ...] = ()
 
     @property
     def alt(self) -> str:

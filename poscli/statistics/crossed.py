@@ -39,12 +39,12 @@ class CrossedMeans:
     them: `reduction` `[P]` is the share of their variance that is `shared`.
     """
 
-    def __init__(self, totals: Array, counts: Array, seed: int = 0) -> None:
+    def __init__(self, totals: Array, counts: Array) -> None:
         """`totals` `[P, S, D]` and `counts` `[D]` as in intervals.py; documents without a count are left out."""
         assert totals.shape[2:] == counts.shape, "totals have the shape [P, S, D], counts [D]"
         assert np.isfinite(totals).all(), "leave out failed seeds first"
         totals, counts = totals[:, :, counts > 0], counts[counts > 0]
-        values, self.weights, self._seed = totals / counts, counts / counts.sum(), seed
+        values, self.weights = totals / counts, counts / counts.sum()
         self.count, self.documents = values.shape[1:]
         self.means = values.mean(axis=1)
         self.estimate = totals.mean(axis=1).sum(axis=1) / counts.sum()
@@ -78,10 +78,19 @@ class CrossedMeans:
         return self.estimate - below, self.estimate + above
 
     def p_values(self) -> Array:
-        """The p-values of the permutation test, `[P]`; NaN for a single document."""
+        """The two-sided p-values of a mean paired difference of zero, `[P]`; NaN for a single document.
+
+        If two encodings are alike, a document's difference is as likely negative as positive, so its sign can be
+        flipped (Fisher 1935). With one or two seeds, the p-value is the share of flips whose mean is at least as far
+        from zero. From three seeds on, Student's t of the spread between seeds is added to each flip, because flips
+        cannot show that spread. Documents and seeds then explain the mean together, so only the documents' part of it
+        is flipped. If differences are skewed although their mean is 0, signs are not exchangeable. Then a test at 5 %
+        rejects in up to 6 % of simulations (lognormal differences with sigma 0.5) or 8 % (sigma 1) if documents make
+        90 % of the variance, and in up to 7 % or 14 % if they make 98 %.
+        """
         if self.documents < 2:
             return np.full(len(self.means), math.nan)
-        signs, distance, error = sign_patterns(self.documents, self._seed), np.abs(self.estimate), np.sqrt(self.seeds)
+        signs, distance, error = sign_patterns(self.documents), np.abs(self.estimate), np.sqrt(self.seeds)
         rounding = 1e-12 * np.abs(self.means).max(axis=1)
         p = np.empty(len(self.means))
         for part in _parts(len(p), AT_ONCE):
@@ -97,7 +106,7 @@ class CrossedMeans:
         resampled = np.concatenate(
             [
                 (times @ (self.weights * self.means).T) / (times @ self.weights)[:, None]
-                for times in resamples(self.documents, self._seed)
+                for times in resamples(self.documents)
             ]
         )
         low, high = np.quantile(resampled, [1 - UPPER, UPPER], axis=0)
@@ -124,16 +133,16 @@ def _parts(count: int, size: int) -> Iterator[slice]:
         yield slice(first, min(first + size, count))
 
 
-def resamples(documents: int, seed: int) -> Iterable[Array]:
-    """How often each of D documents is drawn in each of 2,000 resamples of them, the same for the same arguments.
+def resamples(documents: int) -> Iterable[Array]:
+    """How often each of D documents is drawn in each of 2,000 resamples of them, the same for the same number.
 
     The rows of all arrays, `[resamples, D]`, are the resamples; there are several arrays where one would be large.
     """
-    return (_kept_resamples if RESAMPLES * documents <= KEPT else _drawn_resamples)(documents, seed)
+    return (_kept_resamples if RESAMPLES * documents <= KEPT else _drawn_resamples)(documents)
 
 
-def _drawn_resamples(documents: int, seed: int) -> Iterator[Array]:
-    random = np.random.default_rng(seed)
+def _drawn_resamples(documents: int) -> Iterator[Array]:
+    random = np.random.default_rng(0)
     for part in _parts(RESAMPLES, max(1, CELLS // documents)):
         drawn = random.integers(documents, size=(part.stop - part.start, documents))
         cells = drawn + documents * np.arange(len(drawn))[:, None]
@@ -141,8 +150,8 @@ def _drawn_resamples(documents: int, seed: int) -> Iterator[Array]:
 
 
 @lru_cache(maxsize=4)  # an evaluation asks for the same ones dozens of times
-def _kept_resamples(documents: int, seed: int) -> list[Array]:
-    return [*_drawn_resamples(documents, seed)]
+def _kept_resamples(documents: int) -> list[Array]:
+    return [*_drawn_resamples(documents)]
 
 
 def squared_error(values: NDArray, weights: NDArray) -> NDArray:
@@ -186,10 +195,10 @@ def kish_degrees(weights: NDArray) -> float:
     return max(float(1 / (weights**2).sum()) - 1, 1.0)
 
 
-def sign_patterns(documents: int, seed: int) -> NDArray:
+def sign_patterns(documents: int) -> NDArray:
     """All patterns of signs `[flips, D]` if there are few enough, else a random choice that has the one given."""
     if 2**documents <= FLIPS:
         return np.array(list(product([1.0, -1.0], repeat=documents)))
-    drawn = 1.0 - 2.0 * np.random.default_rng(seed).integers(2, size=(FLIPS, documents))
+    drawn = 1.0 - 2.0 * np.random.default_rng(0).integers(2, size=(FLIPS, documents))
     drawn[0] = 1
     return drawn

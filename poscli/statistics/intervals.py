@@ -10,7 +10,7 @@ which document d has the weight w[d] = counts[d] / sum(counts). Weights are fixe
 
 - `ratio_interval`: how far could the estimate be off, had other documents been drawn? The seeds stay as they are.
 - `two_level_interval`: how far, had other documents and other seeds been drawn?
-- `permutation_test`: would so large a difference between two encodings be a surprise if neither were better?
+- `many_differences`, p: would so large a difference between two encodings be a surprise if neither were better?
 - `holm`: which of several differences stand, given that some stand out by chance if many are tested?
 
 Two corrections let few documents suffice. The variance over documents is unbiased under unequal weights (Bell and
@@ -58,7 +58,7 @@ class Interval(NamedTuple):
     document_sd: float
 
 
-def ratio_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> tuple[float, float]:
+def ratio_interval(totals: NDArray, counts: NDArray) -> tuple[float, float]:
     """The 95 % interval of sum(totals) / sum(counts) over documents `[D]`.
 
     It is NaN for a single document and for values that are not finite. For a paired comparison, pass the totals of the
@@ -71,7 +71,7 @@ def ratio_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> tuple[flo
     totals, counts = totals[counts > 0], counts[counts > 0]
     if len(totals) < 2 or not np.isfinite(totals).all():
         return math.nan, math.nan
-    (low,), (high,) = CrossedMeans(totals[None, None], counts, seed).interval()
+    (low,), (high,) = CrossedMeans(totals[None, None], counts).interval()
     return float(low), float(high)
 
 
@@ -86,7 +86,7 @@ def mean_interval(values: NDArray[np.float64], documents: NDArray[np.int64]) -> 
     return ratio_interval(np.bincount(unit, weights=values), np.bincount(unit))
 
 
-def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Interval:
+def two_level_interval(totals: NDArray, counts: NDArray) -> Interval:
     """The 95 % interval of sum(totals) / (S sum(counts)) over documents and seeds, from `totals[S, D]`, `counts[D]`.
 
     Means of seeds differ by the seeds' effect and by the interaction, so Student's t over them covers both, and the
@@ -96,7 +96,7 @@ def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Inter
     intervals hold the truth. A bootstrap of seeds and documents (Owen 2007) holds it in 77 % where seeds dominate.
     Every seed needs a finite value on every document: leave failed seeds out beforehand, and say that you did.
     """
-    one = CrossedMeans(totals[None], counts, seed)
+    one = CrossedMeans(totals[None], counts)
     low, high = one.interval()
     return Interval(
         float(one.estimate[0]),
@@ -109,25 +109,11 @@ def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Inter
     )
 
 
-def permutation_test(totals: NDArray, counts: NDArray, seed: int = 0) -> float:
-    """The two-sided p-value of a mean paired difference of zero, from `totals[S, D]` and `counts[D]`.
-
-    If two encodings are alike, a document's difference is as likely negative as positive, so its sign can be flipped
-    (Fisher 1935). With one or two seeds, the p-value is the share of flips whose mean is at least as far from zero.
-    From three seeds on, Student's t of the spread between seeds is added to each flip, because flips cannot show that
-    spread. Documents and seeds then explain the mean together, so only the documents' part of it is flipped.
-    The p-value is NaN for a single document. If differences are skewed although their mean is 0, signs are not
-    exchangeable. Then a test at 5 % rejects in up to 6 % of simulations (lognormal differences with sigma 0.5) or 8 %
-    (sigma 1) if documents make 90 % of the variance, and in up to 7 % or 14 % if they make 98 %.
-    """
-    return float(CrossedMeans(totals[None], counts, seed).p_values()[0])
-
-
 def many_differences(cases: Sequence[Case | None], *, test: bool = True) -> NDArray[np.float64]:
     """Estimate, low end, high end and p-value of each case, `[n, 4]`; NaN for None, and for p without `test`.
 
-    They are what `two_level_interval` and `permutation_test` return for each. Cases on the same
-    documents are computed together.
+    The interval is that of `two_level_interval`, the p-value that of the permutation test (`CrossedMeans.p_values`).
+    Cases on the same documents are computed together.
     """
     groups: dict[tuple[int, bytes], list[int]] = {}
     for at, case in enumerate(cases):
@@ -192,7 +178,7 @@ def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> tuple[floa
 
 @cache  # every comparison of a report asks
 def smallest_p(seeds: int, documents: int) -> float:
-    """The smallest p-value that `permutation_test` can give, which it gives where all documents agree.
+    """The smallest p-value that the permutation test can give, which it gives where all documents agree.
 
     Then only two patterns of signs are as extreme: the one that flips no document and the one that flips all. Where
     patterns are drawn at random, these two may be drawn more than once.
@@ -202,7 +188,7 @@ def smallest_p(seeds: int, documents: int) -> float:
     """
     if seeds >= FEWEST_SEEDS:
         return 0.0
-    return float(np.mean(np.abs(sign_patterns(documents, 0).sum(axis=1)) == documents))
+    return float(np.mean(np.abs(sign_patterns(documents).sum(axis=1)) == documents))
 
 
 def unseen_share(documents: int) -> float:

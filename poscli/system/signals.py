@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Protocol
 
 MESSAGE = "interrupted; repeat the command: it goes on from what it has saved"
@@ -33,7 +33,6 @@ class Interruption(BaseException):
 
 class _Unraisable(Protocol):
     exc_value: BaseException | None
-    exc_traceback: TracebackType | None
 
 
 _received = 0  # the signal that has asked the program to end

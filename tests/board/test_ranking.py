@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from poscli.board.simulation import seasons_of_copy, simulate
+from poscli.board.ranking import NumbersOfEncodings, rank
+from poscli.board.simulation import simulate
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -29,6 +31,32 @@ def test_planted_differences_are_found():
     found = simulate(boards=10, encodings=20, seeds=3, apart=0.2, groups=4, draw=1)
     assert found.power > 0.8
     assert found.false <= 0.2
+
+
+def seasons_of_copy(values: NDArray, shares: NDArray, texts: NDArray, of: int, *, seasons: int, draw: int = 0) -> float:
+    """In how many made-up seasons a copy of encoding `of` gets a rank interval that contains the rank of that encoding.
+
+    `values` `[E, S, D]`, `shares` and `texts` are as in ranking.py, from cells. A season draws other documents of the
+    texts for all, and for every encoding other luck of its seeds: normal, with the standard deviation of its own. The
+    copy has luck of its own, as if its seeds were others. The rank is that of the numbers in `values`.
+    """
+    random = np.random.default_rng(draw)
+    values = np.concatenate([values, values[of : of + 1]])
+    count, seeds, _ = values.shape
+    means, totals = values.mean(axis=1), values.sum(axis=2)
+    sds = totals.std(axis=1, ddof=1)
+    numbers = means.sum(axis=1)
+    place = int((numbers[:-1] < numbers[of]).sum()) + 1
+    of_texts = [np.flatnonzero(texts == text) for text in np.unique(texts)]
+    held = 0
+    for _ in range(seasons):
+        drawn = np.concatenate([random.choice(documents, len(documents)) for documents in of_texts])
+        whole = np.concatenate([np.full(len(at), shares[drawn][at].sum()) for at in of_texts])  # of each text
+        luck = sds[:, None] * random.standard_normal((count, seeds)) / len(of_texts)  # moves all texts alike
+        season = (means[:, None, drawn] + luck[:, :, None] * shares[drawn]) / whole
+        ranks = rank(NumbersOfEncodings(season, shares[drawn] / whole, texts))
+        held += int(ranks.first[-1] <= place <= ranks.last[-1])
+    return held / seasons
 
 
 def test_a_copy_of_an_encoding_gets_its_rank():

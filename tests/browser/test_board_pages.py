@@ -17,6 +17,7 @@ from planted_board import plant
 from poscli.board.build import write_board
 from poscli.board.cells import TextProfile
 from poscli.board.page.encoding import encoding_files
+from poscli.board.season import current_season
 from poscli.board.standings import Standings, standings_of
 
 pytestmark = pytest.mark.browser
@@ -50,8 +51,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Standings:
 @pytest.fixture(scope="module")
 def page(table: Standings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("board")
-    fewer = replace(table, table="other", title="Fewer models", rows=table.rows[-1:], better={}, pairs={})
-    write_board([table, replace(fewer, without={})], folder)
+    fewer = replace(table, table="four layers", title="Fewer models", rows=table.rows[-1:], better={}, pairs={})
+    write_board([table, replace(fewer, without={})], folder, current_season())
     return folder / "board.html"
 
 
@@ -248,7 +249,7 @@ def test_odd_boards_open_without_a_message(browser: Browser, table: Standings, t
     first = replace(table.rows[0], first=1, last=1)
     rows = {"one ranked": [first, *waiting[1:]], "none ranked": waiting, "numbers unknown": [first, *failed[1:]]}[kind]
     without = dict.fromkeys(table.texts, ())
-    write_board([replace(table, rows=tuple(rows), without=without, **nothing)], tmp_path)
+    write_board([replace(table, rows=tuple(rows), without=without, **nothing)], tmp_path, current_season())
     browser.look(1400, "light")
     browser.open(tmp_path / "board.html")
     assert len(names(browser, "others")) == len([row for row in rows if row.status != "ranked"])

@@ -10,14 +10,13 @@ import suite_document
 from compiled import needs_kernels
 from oracles import every
 from oracles.measure import largest
-from oracles.table import DOCUMENT, document, errors, without_errors
+from oracles.table import DOCUMENT, document, errors, with_table, without_errors
 from toys import first
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig, Recipe
 from poscli.config.suite import Suite
 from poscli.encodings import names
-from poscli.report.catalogue import with_table
 from poscli.specs import parse
 
 ROOT = Path(__file__).parents[2]

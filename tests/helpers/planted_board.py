@@ -42,7 +42,7 @@ def plant(
     given; it is returned.
     """
     season = season or current_season()
-    of_table = next(each for each in season.table if each.name == (table or season.table[0].name))
+    of_table = season.table_named(table or season.table[0].name)
     short = season.training_of(of_table).length
     assert short is not None
     long = season.extrapolate.max_len if of_table.ceilings else 16 * short

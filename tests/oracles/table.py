@@ -1,4 +1,4 @@
-"""docs/ENCODINGS.md: the formula and the proof of every encoding. `make table` writes it, a test checks it."""
+"""The formula and the proof of every encoding in docs/ENCODINGS.md, and the table in README.md; a test checks both."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from poscli.report.catalogue import (
     describe_layouts,
     lengths_text,
     options_text,
-    with_table,
 )
 from poscli.specs import parse
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "ENCODINGS.md"
+# The lines around the table in README.md.
+MARKS = ("<!-- encodings: written by `make table`, checked by the tests -->", "<!-- end -->")
 
 HEAD = """# Encodings
 
@@ -81,6 +82,19 @@ def document(largest: Callable[[Oracle], tuple[float, float]]) -> str:
     parts.append("\n## Equivalences\n\nEach is a test.\n\n")
     parts += [f"- `{row['name']}`: {_escape(fact)}\n" for row in rows for fact in row["facts"]]
     return "".join(parts)
+
+
+def with_table(readme: str) -> str:
+    """The README with a new table of encodings between MARKS, one row per family."""
+    rows = describe_encodings()
+    lines = ["| family | encodings |", "| --- | --- |"]
+    for family, title in FAMILIES.items():
+        members = [f"`{row['name']}`" for row in rows if row["family"] == family]
+        lines.append(f"| {title} | {', '.join(members)} |")
+    unknown = {row["family"] for row in rows if not row["unavailable"]} - set(FAMILIES)
+    assert not unknown, f"families without a title: {unknown}"
+    start, end = readme.index(MARKS[0]), readme.index(MARKS[1])
+    return readme[:start] + "\n".join([MARKS[0], *lines]) + "\n" + readme[end:]
 
 
 def without_errors(text: str) -> str:

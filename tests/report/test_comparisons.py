@@ -18,7 +18,7 @@ from poscli.report.comparison import AllPairs, pick
 from poscli.report.page import page_section
 from poscli.report.summary import summarize
 from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, WORSE, Comparison, LossTable, judged
-from poscli.statistics.intervals import many_differences, permutation_test, ratio_interval
+from poscli.statistics.intervals import many_differences, ratio_interval
 from poscli.system.errors import UsageError
 
 ALIKE = {"alibi": (1.385, lambda octaves: 0.0), "rope": (1.385, lambda octaves: 0.0)}
@@ -56,7 +56,7 @@ def test_one_of_many_comparisons_could_not_be_significant_whatever_it_showed() -
     alone = judged(twenty[:1])
     assert alone[0].word == "better"
     # Of many documents, flips are drawn at random, and some of them are drawn twice.
-    agreed = permutation_test(np.ones((1, 14)), np.ones(14))
+    agreed = many_differences([(np.ones((1, 14)), np.ones(14))])[0, 3]
     assert {each.word for each in judged([Comparison(-1.0, -2.0, -0.5, agreed, seeds=1, documents=14)] * 300)} == {
         TOO_FEW
     }

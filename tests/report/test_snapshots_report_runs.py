@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, results
 from lines import bare_table, outcome, sections
+from oracles.table import MARKS, with_table
 
 from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.report import catalogue
@@ -229,8 +230,8 @@ def test_the_table_of_encodings(snapshot: Say) -> None:
     """Every registered encoding with what its class says, but for the engine; and the table of README.md."""
     columns = ("name", "family", "tier", "acts_on", "shared", "relative", "rescales", "parameters")
     rows = [[*(row[name] for name in columns), catalogue.options_text(row)] for row in catalogue.describe_encodings()]
-    begin, end = catalogue.MARKS
-    readme = catalogue.with_table(f"before\n{begin}\nold\n{end}\nafter")
+    begin, end = MARKS
+    readme = with_table(f"before\n{begin}\nold\n{end}\nafter")
     snapshot(sections({"encodings": bare_table(rows), "README": readme}))
 
 

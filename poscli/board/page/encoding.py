@@ -29,8 +29,8 @@ def encoding_files(tables: Sequence[Standings]) -> dict[str, str]:
     return page_names("encoding", dict.fromkeys(row.label for table in tables for row in table.rows))
 
 
-def encoding_pages(tables: Sequence[Standings], season: Season | None) -> dict[str, str]:
-    """The texts of the pages of all encodings by their files. `season` tells the commands; None leaves them out."""
+def encoding_pages(tables: Sequence[Standings], season: Season) -> dict[str, str]:
+    """The texts of the pages of all encodings by their files, with the commands of the season of the tables."""
     files = encoding_files(tables)
     places = {table.table: places_of(table) for table in tables}
     names = {row.label: name_on_board(row) for table in tables for row in table.rows}
@@ -58,11 +58,10 @@ def _part(
     row: Row,
     places: Mapping[str, Mapping[str, int]],
     links: Mapping[str, tuple[str, str]],
-    season: Season | None,
+    season: Season,
 ) -> dict[str, Any]:
     """What the page shows of one table."""
     known = about(spec_in_label(row.encoding), table.length)
-    own = next((each for each in season.table if each.name == table.table), None) if season else None
     order = [each.label for each in table.ranked]
     beaten = {other for one, other in table.better if one == row.label}
     beating = {one for one, other in table.better if other == row.label}
@@ -83,7 +82,7 @@ def _part(
             ("Shown to be better than it", [links[label] for label in order if label in beating]),
             ("It is shown to be better than", [links[label] for label in order if label in beaten]),
         ],
-        "command": commands_of(row, season, own) if season and own and known.described.family != OTHER else "",
+        "command": "" if known.described.family == OTHER else commands_of(row, season, season.table_named(table.table)),
         "facts": _facts(table, row),
     }
 
