@@ -32,6 +32,7 @@ from poscli.equation.reference import TERMS
 # Terms that need less than a number for every pair where positions are evenly spaced.
 NEVER_BY_PAIRS = ("distance_bias", "relative_keys", "relative_queries", "potential")
 
+ENTRIES_PER_PAIR = 16  # temporaries per pair assumed for a pair bias; larger formulas work in chunks
 STEEP = 128.0  # by which a potential may change within a block: float32 then rounds an exponent by at most 2^-18
 
 
@@ -124,7 +125,7 @@ def _queries_of_a_block(encoding: Encoding, x: Operands, sizes: BlockSizes, dens
     if dense or blanks & {"relative_keys", "relative_queries"}:
         per_pair = x.q_BHTD.shape[0] * x.q_BHTD.shape[1]
     if _by_pairs(encoding) or (x.step is None and blanks & TERMS.keys()):
-        per_pair = max(per_pair, sizes.entries_per_pair)
+        per_pair = max(per_pair, ENTRIES_PER_PAIR)
     if of_tier(encoding.blanks, "pair") and "features" in blanks:  # float64 for each text and head
         per_pair = max(per_pair, 2 * x.q_BHTD.shape[0] * x.q_BHTD.shape[1])
     if x.sinks or x.null_score_H is not None or ("temperature" in blanks and biases(encoding)):

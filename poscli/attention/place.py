@@ -48,7 +48,6 @@ class BlockSizes:
     # inputs take 4 blocks at once: 767 ms against 1,037 at 16384 tokens and 8 heads of 16.
     block_queries: int = 256
     block_entries: int = 2**21  # entries that a block may materialise: 8 MiB of float32; 2**23 is no faster
-    entries_per_pair: int = 16  # temporaries per pair assumed for a pair bias; larger formulas work in chunks
 
     # Training on CPU: sdpa.py.
     # Small blocks, each with the keys it sees and a mask, are faster than one causal call up to 1024 tokens. A step of
@@ -67,8 +66,6 @@ class BlockSizes:
     tile_queries: int = 1024  # enough for torch's kernel to take 256 at a time
     tile_keys: int = 1024  # keys of a tile whose bias is not a view: 8 MiB of float32 for one head and its distances
     tile_entries: int = 2**21  # entries of biases held at once: one head, or several heads of a small tile
-    # Columns of a product are padded to this multiple: 1024 x 17 x 2048 took 0.50 ms, 1024 x 17 x 2047 took 0.64.
-    column_multiple: int = 16
     weighted_queries: int = 128  # queries of a tile that needs the attention weights themselves, for relative values
     skip_multiple: int = 256  # keys are skipped in multiples of it, so that heads can share a tile
 

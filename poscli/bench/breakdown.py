@@ -180,7 +180,11 @@ def _parts_by_sequence(events: Iterable[FunctionEvent]) -> dict[int, str]:
 
     The number counts gradients, so that operations without one carry that of the next operation that has one.
     """
-    forward = [event for event in events if event.sequence_nr >= 0 and OF_BACKWARD not in _names_above(event)]
+    forward = [
+        event
+        for event in events
+        if event.sequence_nr >= 0 and not any(OF_BACKWARD in each.name for each in _and_above(event))
+    ]
     return {event.sequence_nr: _part_of(event, {}) for event in sorted(forward, key=lambda each: each.time_range.start)}
 
 
@@ -193,10 +197,6 @@ def _part_of(event: FunctionEvent, derived: dict[int, str]) -> str:
             part = derived.get(each.sequence_nr, REST)
             return BACKWARD if part == ATTENTION else part
     return REST
-
-
-def _names_above(event: FunctionEvent) -> str:
-    return " ".join(each.name for each in _and_above(event))
 
 
 def _and_above(event: FunctionEvent) -> Iterator[FunctionEvent]:

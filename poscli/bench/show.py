@@ -162,7 +162,7 @@ def draw_training_cost(rows: pd.DataFrame, path: Path) -> None:
         bars.append(Bar(row["label"], row["ratio"], row["ratio_low"], row["ratio_high"], text, color))
     page = BarPage(bars)
     page.name_axis(f"time of a training step, as a multiple of that of {YARDSTICK}, which has no position encoding")
-    finding = _finding(rows.assign(cost=rows["ratio"]), 1.1, "take", "as long", lambda row: f"{number(row['ratio'])}x")
+    finding = _finding(rows.assign(cost=rows["ratio"]), 1.1, "as long", lambda row: f"{number(row['ratio'])}x")
     none, noise = rows[rows["label"] == YARDSTICK], ""
     if len(none):
         low, high = none["ratio_low"].iloc[0], none["ratio_high"].iloc[0]
@@ -179,7 +179,7 @@ def draw_training_cost(rows: pd.DataFrame, path: Path) -> None:
 def draw_time_by_length(rows: pd.DataFrame, path: Path) -> None:
     """Lines: time of a forward pass as a multiple of that of `none`, by length."""
     rows = rows.assign(value=rows["ratio"], cost=rows["ratio"])
-    finding = _finding(_last(rows), 1.15, "take", "as long", lambda row: f"{number(row['ratio'])}x")
+    finding = _finding(_last(rows), 1.15, "as long", lambda row: f"{number(row['ratio'])}x")
     title = "What does a position encoding cost on long inputs?"
     _draw_by_length(rows, path, title, finding, f"times as long as {YARDSTICK}", lambda value: f"{number(value)}x")
 
@@ -187,7 +187,7 @@ def draw_time_by_length(rows: pd.DataFrame, path: Path) -> None:
 def draw_memory_by_length(rows: pd.DataFrame, path: Path) -> None:
     """Lines: peak memory of a forward pass in MiB, by length."""
     rows = rows.assign(value=rows["peak_mb"], cost=rows["peak_mb"] / rows["none_peak_mb"])
-    finding = _finding(_last(rows), 1.2, "take", "as much", lambda row: f"{amount(row['peak_mb'])} MiB")
+    finding = _finding(_last(rows), 1.2, "as much", lambda row: f"{amount(row['peak_mb'])} MiB")
     axis_name = "peak memory of a forward pass, MiB"
     title = "How much memory do long inputs take?"
     _draw_by_length(rows, path, title, finding, axis_name, lambda value: f"{amount(value)} MiB")
@@ -249,7 +249,7 @@ def _last(rows: pd.DataFrame) -> pd.DataFrame:
     return good[good["length"] == good["length"].max()]
 
 
-def _finding(rows: pd.DataFrame, cheap: float, verb: str, much: str, text_of: Callable[[pd.Series], str]) -> str:
+def _finding(rows: pd.DataFrame, cheap: float, much: str, text_of: Callable[[pd.Series], str]) -> str:
     """One sentence: how many encodings cost at most `cheap` times `none`, and which one costs most.
 
     The rows are of one length and have a `cost`. `much` is "as long" or "as much"; `text_of` formats the largest cost.
@@ -259,7 +259,7 @@ def _finding(rows: pd.DataFrame, cheap: float, verb: str, much: str, text_of: Ca
         return f"{YARDSTICK} by itself."
     few, worst = int((others["cost"] <= cheap).sum()), others.iloc[-1]
     finding = (
-        f"At {worst['length']} tokens {few} of {len(others)} encodings {verb} at most {cheap:g} times {much} as none"
+        f"At {worst['length']} tokens {few} of {len(others)} encodings take at most {cheap:g} times {much} as none"
     )
     return f"{finding}; the most: {worst['label']}, {text_of(worst)}." if worst["cost"] > cheap else f"{finding}."
 

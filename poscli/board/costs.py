@@ -15,7 +15,7 @@ import torch
 import poscli
 from poscli.bench.cases import BenchCase
 from poscli.bench.settings import AUTO
-from poscli.bench.timing import Timing, TurnPace, time_in_turns
+from poscli.bench.timing import TurnPace, time_in_turns
 from poscli.bench.workloads import untrained_model, work_of
 from poscli.board.cells import CostCell, MadeBy, TextProfile, cost_file, profile_file, write_kept
 from poscli.board.gather import labels_of
@@ -115,12 +115,8 @@ def _ratio(config: RunConfig, none: RunConfig, case: BenchCase, device: torch.de
     """The seconds of a case over those of the yardstick: the median over turns, and the quartiles."""
     works = [work_of(untrained_model(each, AUTO, device), each, case, device) for each in (none, config)]
     base, own = time_in_turns(works, PACE, device)
-    low, median, high = np.quantile(_by_turn(own, base), [0.25, 0.5, 0.75])
+    low, median, high = np.quantile([a / b for a, b in zip(own.seconds, base.seconds, strict=True)], [0.25, 0.5, 0.75])
     return round(float(median), 3), round(float(low), 3), round(float(high), 3)
-
-
-def _by_turn(own: Timing, base: Timing) -> list[float]:
-    return [a / b for a, b in zip(own.seconds, base.seconds, strict=True)]
 
 
 def _made_here(spec: str) -> MadeBy:

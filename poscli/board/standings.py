@@ -152,7 +152,10 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
     for text in table.texts if len(table.texts) > 1 else ():
         others = better_among(table, ranked, [other for other in table.texts if other != text])
         without[text] = tuple(labels[n] for n in np.flatnonzero(~others.any(axis=0)))
-    order = sorted(rows.values(), key=lambda row: (row.status != RANKED, _or_infinite(row.regret[0]), row.label))
+    order = sorted(
+        rows.values(),
+        key=lambda row: (row.status != RANKED, math.inf if math.isnan(row.regret[0]) else row.regret[0], row.label),
+    )
     return Standings(
         season=table.season.name,
         table=table.table.name,
@@ -308,7 +311,3 @@ def _tasks(table: TableOfCells, encoding: str) -> dict[str, TaskResult]:
 def _on(table: TableOfCells, entry: Entry, seeds: Sequence[int], text: str) -> TextResult:
     losses = tuple(table.estimate(entry, seeds, {at: 1.0}, [text]) for at in range(len(table.lengths)))
     return TextResult(losses, table.regret_interval(entry, seeds, [text]))
-
-
-def _or_infinite(value: float) -> float:
-    return math.inf if math.isnan(value) else value

@@ -24,7 +24,7 @@ from poscli.config.validate import MOST, Longest, TokenCount, rule, validated, w
 from poscli.system.errors import UsageError
 
 __all__ = [
-    "MOST", "AddedOptions", "Device", "Json", "Nested", "Out", "TextArgument", "TokenizerOption", "carried",
+    "MOST", "AddedOptions", "Device", "Json", "Out", "TextArgument", "TokenizerOption", "carried",
     "from_model", "read_option", "with_added",
 ]  # fmt: skip
 
@@ -46,14 +46,7 @@ def carried(out: Path) -> str:
 
 Command = Callable[..., None]
 Flags = Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Nested:
-    """A field that is a table with a model of its own, such as the shape; each of its own fields is an option."""
-
-    model: type[BaseModel]
-    default: str  # what --help shows as the default of these options
+Parts = Mapping[str, type[BaseModel]]
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,12 @@ class FieldOption:
     read: Callable[[Any], Any]
 
 
-def from_model(flags: Flags | None = None, parts: Mapping[str, Nested] | None = None) -> Callable[[Command], Command]:
+def from_model(flags: Flags | None = None, parts: Parts | None = None) -> Callable[[Command], Command]:
     """Replace the parameters of a command that are annotated with a pydantic model by options, one for each field.
 
     The name, type, default and help of an option come from the field; the model itself checks the bounds. `flags` has
-    the options that are not called like their field, and `parts` the fields that are tables with a model of their own.
+    the options that are not called like their field, and `parts` the models of the fields that are tables, such
+    as the shape of a preset: each of their own fields is an option.
     The command is called with an instance of the model, made of the options given on the command line; UsageError if
     the model refuses them.
     """
@@ -111,13 +105,12 @@ def _pop_values(options: list[FieldOption], values: dict[str, Any], context: typ
     return read
 
 
-def _options(model: type[BaseModel], flags: Flags, parts: Mapping[str, Nested]) -> Iterator[FieldOption]:
+def _options(model: type[BaseModel], flags: Flags, parts: Parts) -> Iterator[FieldOption]:
     """The options of a model, in the order of its fields; a part is replaced by the options of its fields."""
     for name, field in model.model_fields.items():
         if name in parts:
-            part = parts[name]
-            for inner, inner_field in part.model.model_fields.items():
-                yield _option(inner, (name, inner), inner_field, flags, part.default)
+            for inner, inner_field in parts[name].model_fields.items():
+                yield _option(inner, (name, inner), inner_field, flags, shown="the preset's")
         else:
             yield _option(name, (field.alias or name,), field, flags)
 

@@ -208,7 +208,7 @@ def binned(values: Array, bins: int = BINS) -> tuple[Array, Array, Array, Array]
     return middle, mean, np.minimum.reduceat(values, starts, axis=1), np.maximum.reduceat(values, starts, axis=1)
 
 
-def distance_axis(axes: Axes, count: int, length: int, name: str = "tokens back from the query") -> None:
+def distance_axis(axes: Axes, count: int, length: int) -> None:
     """Make x a log axis of distance + 1 for `count` distances, its ticks the distances; mark the training length."""
     axes.set_xscale("log")
     axes.set_xlim(0.93, count * 1.04)
@@ -216,7 +216,7 @@ def distance_axis(axes: Axes, count: int, length: int, name: str = "tokens back 
     axes.xaxis.set_major_locator(FixedLocator([d + 1 for d in decades]))
     axes.xaxis.set_major_formatter(FixedFormatter([amount(d) for d in decades]))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(name, fontsize=8)
+    axes.set_xlabel("tokens back from the query", fontsize=8)
     if length < count:
         mark_length(axes, length + 1, length)
 
@@ -264,17 +264,11 @@ def share_axes(panels: Sequence[Axes]) -> None:
             getattr(axes, give)((high, low) if falling else (low, high))
 
 
-def heat_map(
-    axes: Axes, values: Array, limit: float, *, signed: bool = True, extent: tuple[float, ...] | None = None
-) -> None:
-    """Draw a matrix, its colours from -limit or 0 to limit, with a bar that explains them at the right."""
+def heat_map(axes: Axes, values: Array, limit: float) -> None:
+    """Draw a matrix, its colours from -limit to limit, with a bar that explains them at the right."""
     axes.grid(visible=False)
-    low = -limit if signed else 0.0
-    image = axes.imshow(
-        values, aspect="auto", cmap=SIGNED if signed else RISING, vmin=low, vmax=limit, interpolation="nearest",
-        extent=extent,  # type: ignore[arg-type]
-    )  # fmt: skip
-    color_bar(axes, image, (low, 0.0, limit) if signed else (0.0, limit))
+    image = axes.imshow(values, aspect="auto", cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="nearest")
+    color_bar(axes, image, (-limit, 0.0, limit))
 
 
 def color_bar(axes: Axes, image: object, ticks: Sequence[float]) -> None:

@@ -32,7 +32,7 @@ def listed(items: Sequence[str], most: int = 5) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
-def number(value: float, digits: int = 3) -> str:
+def number(value: float) -> str:
     """Write a positive number with about three significant digits, and NaN as a dash.
 
     >>> [number(x) for x in (3.9512, 43.19, 1234.5, 2.5e7, -0.001, float("inf"), float("nan"))]
@@ -42,8 +42,8 @@ def number(value: float, digits: int = 3) -> str:
         return "-"
     if math.isinf(value) or value >= 1e5:
         return f"{value:.2g}"
-    places = max(0, digits - 1 - math.floor(math.log10(value))) if value > 0 else digits - 1
-    return f"{value:z.{min(places, digits - 1)}f}"
+    places = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 2
+    return f"{value:z.{min(places, 2)}f}"
 
 
 def signed(value: float) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from poscli.cli import complete
 from poscli.cli.commands import command
-from poscli.cli.options import Json, Nested, Out, from_model
+from poscli.cli.options import Json, Out, from_model
 from poscli.inspect.settings import DrawnShape, InspectSettings
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
@@ -41,7 +41,7 @@ Folder = Annotated[
 
 
 @command("inspect", after="new")
-@from_model(FLAGS, {"model": Nested(DrawnShape, "the preset's")})
+@from_model(FLAGS, {"model": DrawnShape})
 def inspect(
     settings: InspectSettings,
     enc: Encodings = None,

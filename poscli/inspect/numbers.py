@@ -73,21 +73,19 @@ def largest_range(values: Array) -> float:
     return float(np.nanmax(np.nanmax(finite, axis=-1) - np.nanmin(finite, axis=-1)))
 
 
-def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str], unit: str) -> str:
-    """A count of each line in words: one number if all are equal, else the smallest and the largest.
+def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str]) -> str:
+    """A number of keys of each line in words: one if all are equal, else the smallest and the largest.
 
-    The unit is in the plural, and loses its s after a single 1.
-
-    >>> described([3, 3], ["head 1", "head 2"], "keys")
+    >>> described([3, 3], ["head 1", "head 2"])
     '3 keys'
-    >>> described([90, 1, 5], ["head 1", "head 2", "head 3"], "keys")
+    >>> described([90, 1, 5], ["head 1", "head 2", "head 3"])
     '1 (head 2) to 90 keys (head 1)'
     """
     numbers = np.asarray(values)
     low, high = int(numbers.argmin()), int(numbers.argmax())
     if amount(numbers[low]) == amount(numbers[high]):
-        return f"{amount(numbers[low])} {unit.removesuffix('s') if numbers[low] == 1 else unit}"
-    return f"{amount(numbers[low])} ({names[low]}) to {amount(numbers[high])} {unit} ({names[high]})"
+        return f"{amount(numbers[low])} key{'' if numbers[low] == 1 else 's'}"
+    return f"{amount(numbers[low])} ({names[low]}) to {amount(numbers[high])} keys ({names[high]})"
 
 
 def in_tokens(count: float) -> str:

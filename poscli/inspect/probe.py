@@ -69,7 +69,7 @@ class WeightCurves(Record):
         halves, count = half_distance(shown.values), shown.values.shape[1]
         near = half_distance(self.near.merged().values)
         if self.far is None or np.array_equal(near, halves):
-            return f"Half of the weight lies on the last {described(halves, shown.lines, 'keys')}"
+            return f"Half of the weight lies on the last {described(halves, shown.lines)}"
         few, many = amount(self.near.values.shape[1]), amount(count)
         return f"Half of the weight lies on the last {ranged(near)} of {few} keys, {ranged(halves)} of {many}"
 
@@ -206,10 +206,10 @@ def _of_run(subject: Subject, tokens: int) -> Curves:
     return Curves(layer_names(subject.layers), np.stack([each.mean(axis=0) for each in layers]))
 
 
-def mean_by_distance(encoding: Encoding, x: Operands, rows: Callable[..., Tensor] = weight_rows) -> Array:
-    """The mean over texts and over the last queries of a quantity of pairs by distance, `[H, n]`.
+def mean_by_distance(encoding: Encoding, x: Operands) -> Array:
+    """The mean over texts and over the last queries of the weights of pairs by distance, `[H, n]`.
 
-    `rows` computes the quantity `[B, H, T, S]`. Distances reach as far as those of the first of these queries.
+    Distances reach as far as those of the first of these queries.
     """
     batch, heads, _, width = x.k_BHSD.shape
     queries = min(QUERIES, x.queries // 2)
@@ -217,7 +217,7 @@ def mean_by_distance(encoding: Encoding, x: Operands, rows: Callable[..., Tensor
     reach, total = x.keys - queries + 1, np.zeros((heads, x.keys - queries + 1))
     for start, stop in pairwise([*range(x.queries - queries, x.queries, step), x.queries]):
         part = x.block(start, stop)
-        p_HTS = rows(encoding, part).double().mean(dim=0).flip(-1).numpy()
+        p_HTS = weight_rows(encoding, part).double().mean(dim=0).flip(-1).numpy()
         for row in range(stop - start):
             last = stop - start - 1 - row  # keys after this query, which the flip has put first
             total += p_HTS[:, row, last : last + reach]

@@ -93,7 +93,7 @@ class BiasAlone(Record):
         far = 100 * share_beyond(shown.values, self.length)
         low, high = f"{far.min():.2g}" if far.min() > 0.01 else "0", f"{far.max():.2g}" if far.max() > 0.01 else "0"
         share = low if low == high else f"{low} to {high}"
-        halves = described(half_distance(shown.values), shown.lines, "keys")
+        halves = described(half_distance(shown.values), shown.lines)
         return f"By itself it puts half of the weight on the last {halves}, and {share} % beyond {self.length}"
 
     def record(self) -> dict[str, object]:

@@ -168,9 +168,9 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     write_atomic(path, table_text(table))
 
 
-def read_table(path: Path, columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
+def read_table(path: Path, columns: Columns) -> pd.DataFrame:
     """Read a CSV file that `write_table` wrote; CorruptError if it is another file or lacks one of `columns`."""
-    return parse_table(read_bytes(path, "run the command that writes it again"), path, columns, optional)
+    return parse_table(read_bytes(path, "run the command that writes it again"), path, columns)
 
 
 def parse_table(

@@ -305,23 +305,23 @@ REMEDIES = {
 }
 
 
-def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False) -> str:
+def what_breaks(rows: list[dict[str, Any]], *, many: bool = False) -> str:
     """What breaks a model, from the rows of `attribution`: a sentence without its subject; void causes are left out.
 
-    `at` says at which length, as in ` at 8x`. With `many` the subject is more than one encoding.
+    With `many` the subject is more than one encoding.
     """
     full = next(row for row in rows if row["change"] == FULL)
     if full["status"] != "ok":
-        return f"{'were' if many else 'was'} not measured{at}: {full['reason']}"
+        return f"{'were' if many else 'was'} not measured: {full['reason']}"
     if not full["harm"] >= SMALLEST_HARM:
-        return f"{'do' if many else 'does'} not break{at}"
+        return f"{'do' if many else 'does'} not break"
     if not is_harmed(full):
-        return f"{'are' if many else 'is'} not shown to break{at}"
+        return f"{'are' if many else 'is'} not shown to break"
     broken, harmed = ("break", "are harmed") if many else ("breaks", "is harmed")
     verb = broken if full["harm"] >= BROKEN else harmed
     untold = [CAUSES[change] for change in open_changes(rows)]
     parts = f"; the part{'s' * (len(untold) > 1)} of {_join(untold, 'and')} {'are' if len(untold) > 1 else 'is'} open"
-    return f"{verb}{at}{_by(causes(rows), bool(untold))}" + parts * bool(untold)
+    return f"{verb}{_by(causes(rows), bool(untold))}" + parts * bool(untold)
 
 
 def is_harmed(full: Mapping[str, Any]) -> bool:

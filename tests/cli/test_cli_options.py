@@ -5,7 +5,7 @@ import typer
 from pydantic import Field
 
 from poscli.bench.settings import BenchSettings
-from poscli.cli.options import Nested, from_model
+from poscli.cli.options import from_model
 from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig
 from poscli.config.validate import Frozen, TokenCount
@@ -31,7 +31,7 @@ def requested(*arguments):
     app, requests = typer.Typer(), []
 
     @app.command()
-    @from_model({"length": ("--length", "-L"), "rates": ("--set",)}, {"shape": Nested(ModelConfig, "the preset's")})
+    @from_model({"length": ("--length", "-L"), "rates": ("--set",)}, {"shape": ModelConfig})
     def command(request: Request, plain: int = 0):
         requests.append(request)
 

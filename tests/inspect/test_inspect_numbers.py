@@ -392,8 +392,9 @@ def test_mean_by_distance_equals_loops_over_texts_queries_and_keys(
         start = round(float(part.pos_T[0]))
         return values[:, :, start : start + part.queries, : part.keys]
 
+    monkeypatch.setattr(probe, "weight_rows", rows)
     monkeypatch.setattr(probe, "PAIR_NUMBERS", rows_at_a_time * x.k_BHSD.numel())
-    found = probe.mean_by_distance(of.encoding, x, rows)
+    found = probe.mean_by_distance(of.encoding, x)
     queries = range(40 - probe.QUERIES, 40)
     assert found.shape == (4, 40 - probe.QUERIES + 1)
     for head in range(4):

@@ -108,7 +108,7 @@ def test_verdicts(snapshot: Snapshot) -> None:
     tables.append([row | {"status": "unsupported"} for row in changes(0.3, offset=0.9)])
     lines = []
     for rows in tables:
-        sentences = [f"x {what_breaks(rows, ' at 2.5x')}", f"x and y {what_breaks(rows, many=True)}"]
+        sentences = [f"x {what_breaks(rows)}", f"x and y {what_breaks(rows, many=True)}"]
         lines.append(
             " | ".join([*sentences, *map(told, causes(rows)), told(open_changes(rows)), str(len(remedies(rows)))])
         )

@@ -9,7 +9,7 @@ import typer
 
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
-from poscli.cli.options import MOST, Device, Json, Nested, Out, carried, from_model
+from poscli.cli.options import MOST, Device, Json, Out, carried, from_model
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @command("train", after="")
-@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Nested(ModelConfig, "the preset's")})
+@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": ModelConfig})
 def train(
     enc: Annotated[
         list[str],

@@ -12,14 +12,14 @@ from rich.table import Table
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.commands.run_suite import Cpus, WorkerCount
-from poscli.cli.options import Device, Json, Nested, Out, from_model
+from poscli.cli.options import Device, Json, Out, from_model
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
 
 
 @command("tune", after="train")
-@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Nested(ModelConfig, "the preset's")})
+@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": ModelConfig})
 def tune(
     enc: Annotated[
         list[str],

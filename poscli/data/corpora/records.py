@@ -37,13 +37,13 @@ def function_records(content: bytes) -> bytes:
     tree = parsed(content)
     if tree is None:
         return b""
-    lines = b"".join(json.dumps(_record(node, place)).encode() + b"\n" for node, place in _functions(tree, ""))
+    lines = b"".join(json.dumps(_record(node, place)).encode() + b"\n" for node, place in _functions(tree))
     return lines if len(lines) >= SMALLEST_BYTES else b""
 
 
-def _functions(parent: ast.AST, place: str) -> Iterator[tuple[Function, str]]:
-    """The functions below a node in their order, each with the names of what it is in."""
-    waiting = [(parent, place)]
+def _functions(tree: ast.AST) -> Iterator[tuple[Function, str]]:
+    """The functions of a module in their order, each with the names of what it is in."""
+    waiting = [(tree, "")]
     while waiting:
         node, place = waiting.pop()
         if isinstance(node, Function):
