@@ -23,7 +23,7 @@ from poscli.board.literature import Limit, Literature, tables_like
 from poscli.board.ours import MULTIPLES, QUOTED, OurLosses
 from poscli.encodings import get
 from poscli.report.claims import meant
-from poscli.report.groups import AS
+from poscli.runs.run import AS
 from poscli.system.errors import UsageError, near
 
 # Nats per token; 2 % of a perplexity. Most papers print one seed. The source that prints the spread of three has a

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from poscli.board.cells import PER_NAT, Cell, Scored, documents_file, read_cells, read_documents, write_kept
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season
-from poscli.report.groups import AS
+from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.statistics.comparison import LN2
 from poscli.system.errors import CorruptError, UsageError, near

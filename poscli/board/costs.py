@@ -5,7 +5,6 @@ Costs are those of a training step and of reading the longest windows, timed in 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,13 +24,14 @@ from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import PASS_TOKENS
-from poscli.report.groups import AS
+from poscli.runs.run import AS
 from poscli.sweep.job import Job
 from poscli.system.console import note
 from poscli.system.device import threads
 from poscli.system.errors import DataError
 from poscli.system.progress import Meter
 from poscli.system.provenance import commit, cpu, machine
+from poscli.system.text import utc_stamp
 from poscli.workflows import measure_text
 
 YARDSTICK = "none"
@@ -127,5 +127,5 @@ def _made_here(spec: str) -> MadeBy:
         machine=machine(),
         cpu=cpu(),
         torch=torch.__version__,
-        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        date=utc_stamp(),
     )

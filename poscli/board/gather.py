@@ -19,7 +19,6 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import posthoc_specs
 from poscli.report.accuracy import learned_at
-from poscli.report.groups import AS
 from poscli.runs.results import (
     ACCURACY,
     evaluated_parts,
@@ -28,7 +27,7 @@ from poscli.runs.results import (
     tables_of,
     training_log,
 )
-from poscli.runs.run import Run, open_run, run_exists
+from poscli.runs.run import AS, Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.sweep.job import Job
 from poscli.tasks import TASKS

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import time
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -37,10 +36,11 @@ from poscli.board.scaling import (
     size_of,
 )
 from poscli.board.season import STAR, Season, season_of
-from poscli.report.groups import AS
+from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.system.files import read_bytes, write_atomic
+from poscli.system.text import utc_stamp
 
 WITHIN = 1.5  # a failure length that is off by no more than this factor counts as predicted
 DRAWS = 2000  # of encodings, for the interval of a share of pairs
@@ -113,7 +113,7 @@ def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
             )
     if not rows:
         raise UsageError(f"no encoding of {folder / 'season.toml'} has a fit; give it some of {list(fits.slopes_of)}")
-    content = f"{DATED}{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
+    content = f"{DATED}{utc_stamp()}\n"
     content += pd.DataFrame(rows).round(4).to_csv(index=False)
     write_atomic(file, content)
     write_atomic(folder / "predicted.sha256", f"{hashlib.sha256(content.encode()).hexdigest()}  {file.name}\n")

@@ -12,7 +12,7 @@ from poscli.board.season import Season
 from poscli.board.standings import standings_of
 from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
-from poscli.report.groups import AS
+from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
 from poscli.sweep.drive import Watcher

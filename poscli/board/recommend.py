@@ -18,9 +18,9 @@ from poscli.board.standings import Row, better_among, pairs_among, standings_amo
 from poscli.board.tables import multiple_text, name_on_board, number_text, with_interval
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import OTHER, describe_spec, spec_in_label
-from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
 from poscli.report.table import Column, words
+from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.system.errors import UsageError
 from poscli.system.text import counted

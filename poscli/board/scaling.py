@@ -30,7 +30,7 @@ from poscli.board.season import STAR, Season, SeasonTable, current_season, seaso
 from poscli.config.resolve import model_config
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import describe_spec
-from poscli.report.groups import AS
+from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.statistics.comparison import LN2, SIGNIFICANT
 from poscli.system.errors import DataError, UsageError, near

@@ -12,13 +12,15 @@ from typing import Any
 from poscli.board.standings import RANKED, Row, Standings, TaskResult
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import spec_in_label
-from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
+from poscli.report.summary import as_json
 from poscli.report.table import Column, words
 from poscli.report.verdicts import HARM_BPB
+from poscli.runs.run import AS
 from poscli.specs import names_in, with_layouts
 from poscli.system.text import counted
 
+PLACES = 5  # decimals of numbers in JSON, so that every machine writes the same
 NAMED = 6  # encodings that a sentence names
 KEPT = "rope"  # what most models that exist were trained with
 
@@ -145,7 +147,7 @@ def record_of_table(table: Standings) -> dict[str, Any]:
             "names": names_in(spec_in_label(row.encoding)),
         }
     record["answers"], record["legend"] = answers_of(table), legend_of(table)
-    plain: dict[str, Any] = plain_json(record)
+    plain: dict[str, Any] = as_json(record, PLACES)
     return plain
 
 
@@ -199,15 +201,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.5f}"
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def plain_json(value: Any) -> Any:
-    """A value for JSON, numbers with five decimals, so that every machine writes the same."""
-    if isinstance(value, float):
-        return round(value, 5) + 0.0 if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): plain_json(each) for key, each in value.items()}
-    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _answers(result: TaskResult | None) -> str:

@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
@@ -55,14 +56,19 @@ def draw_line(axes: Axes, x: pd.Series, y: pd.Series, style: Style, every: int =
     )
 
 
+def fixed_ticks(axis: Axis, ticks: Sequence[float], texts: Sequence[str]) -> None:
+    """Give an axis these ticks, with these texts, and no others."""
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FixedFormatter(texts))
+    axis.set_minor_locator(NullLocator())
+
+
 def length_axis(axes: Axes, lengths: Sequence[int], train_length: int) -> None:
     """Make x a log2 axis of lengths in tokens; each tick also shows the multiple of the training length."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(min(lengths) / 1.12, max(lengths) * 1.1)
     shown = list(lengths)[:: -(-len(lengths) // MAX_LENGTH_TICKS)]
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{length}\n{_times(length, train_length)}" for length in shown]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    fixed_ticks(axes.xaxis, shown, [f"{length}\n{_times(length, train_length)}" for length in shown])
 
 
 def signed_axis(axes: Axes, low: float, high: float) -> str:
@@ -78,9 +84,7 @@ def signed_axis(axes: Axes, low: float, high: float) -> str:
     low, high = axes.get_ylim()
     even = MaxNLocator(nbins=8, steps=[1, 2, 5, 10]).tick_values(low, high)
     ticks = _spread_ticks(axes) if squeezed else [round(float(tick), 12) for tick in even if low <= tick <= high]
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:+g}" if tick else "0" for tick in ticks]))
-    axes.yaxis.set_minor_locator(NullLocator())
+    fixed_ticks(axes.yaxis, ticks, [f"{tick:+g}" if tick else "0" for tick in ticks])
     axes.axhspan(0, top, color=POSITIVE_TINT, zorder=0, linewidth=0)
     axes.axhline(0, color=INK, linewidth=1.1, zorder=3)
     return f", logarithmic below {-top:.2g}" if squeezed else ""
@@ -142,9 +146,7 @@ def log_ticks(axes: Axes) -> None:
         if len(inside) < 10:
             ticks = inside
             break
-    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.yaxis.set_major_formatter(FixedFormatter(tick_texts(ticks)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    fixed_ticks(axes.yaxis, list(ticks), tick_texts(ticks))
 
 
 def tick_texts(ticks: Iterable[float]) -> list[str]:
@@ -213,9 +215,7 @@ def distance_axis(axes: Axes, count: int, length: int) -> None:
     axes.set_xscale("log")
     axes.set_xlim(0.93, count * 1.04)
     decades = [0, *(10**n for n in range(7) if 10**n < count)]
-    axes.xaxis.set_major_locator(FixedLocator([d + 1 for d in decades]))
-    axes.xaxis.set_major_formatter(FixedFormatter([amount(d) for d in decades]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    fixed_ticks(axes.xaxis, [d + 1 for d in decades], [amount(d) for d in decades])
     axes.set_xlabel("tokens back from the query", fontsize=8)
     if length < count:
         mark_length(axes, length + 1, length)

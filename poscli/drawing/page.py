@@ -21,11 +21,10 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from matplotlib.transforms import blended_transform_factory
 from scipy.optimize import isotonic_regression
 
-from poscli.drawing.axes import AXIS_NAME_POINTS
+from poscli.drawing.axes import AXIS_NAME_POINTS, fixed_ticks
 from poscli.drawing.style import FAINT, INK, QUIET, Style, Styles
 from poscli.drawing.text import drawable, listed
 from poscli.system.files import write_atomic
@@ -314,9 +313,7 @@ class BarPage(Page):
         axes.set_xlim(low / 1.02, high * (high / low) ** 0.03)
         axes.set_ylim(len(bars) - 0.4, -0.6)
         ticks = self._ticks()
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_major_formatter(FixedFormatter([f"{tick:g}x" for tick in ticks]))
-        axes.xaxis.set_minor_locator(NullLocator())
+        fixed_ticks(axes.xaxis, ticks, [f"{tick:g}x" for tick in ticks])
         for row, bar in enumerate(bars):
             self._draw(row, bar)
 

@@ -6,9 +6,8 @@ into rows (tables.py). A run that is recalibrated must have been trained so befo
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -213,11 +212,3 @@ def _mean_loss(model: LanguageModel, task: Task, inputs_BT: Tensor, targets_BT: 
         nll = score(model, task, tokens[None], targets[None])[NLL][0]
         total += float(nll[targets >= 0].double().sum())
     return total / int((targets_BT >= 0).sum())
-
-
-def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
-    """The rows of several eval tables for JSON; NaN and infinity become null."""
-    import pandas as pd
-
-    rows = pd.concat(tables, ignore_index=True).replace([math.inf, -math.inf], math.nan).astype(object)
-    return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]

@@ -23,7 +23,7 @@ from poscli.data.source import Part, Source
 from poscli.grids.images import Cells, GreyImage, ImageCorpus, image_corpus, patches, stretched
 from poscli.system.console import note
 from poscli.system.errors import DataError, UsageError, near
-from poscli.system.text import printable
+from poscli.system.text import counted, printable
 
 GRAMMAR = "images[:FOLDER][?patch=4&levels=32]"
 RANGES = {"patch": (1, 1024), "levels": (2, 256)}  # smallest and largest value of each option
@@ -157,7 +157,7 @@ def pictures_of_folder(spec: ImageSpec) -> tuple[ImageSpec, list[GreyImage]]:
             left_out.append(f"{printable(file)} (smaller than a patch of {spec.patch} x {spec.patch} pixels)")
     named = ", ".join(left_out[:NAMED]) + (f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else "")
     if not pictures:
-        looked = f"{len(files)} file{'s' * (len(files) != 1)}"
+        looked = counted(len(files), "file")
         raise DataError(f"{canonical} holds no image in {looked}: {named}; name a folder with images, such as .png")
     if left_out:
         note(f"left out of {canonical}: {named}")

@@ -18,6 +18,7 @@ from poscli.data.build import StoredDocument, fingerprint, split_documents
 from poscli.data.source import Part
 from poscli.system.console import note
 from poscli.system.errors import DataError
+from poscli.system.text import counted
 
 Cells = NDArray[np.uint8]  # [rows, columns]
 GREYS = 256
@@ -160,7 +161,7 @@ def image_corpus(spec: str, levels: int, pictures: Sequence[GreyImage]) -> Image
     ]
     stored = {digest: n for n, digest in enumerate(digests)}
     if copies := len(pictures) - len(stored):
-        note(f"dropped {copies} image{'s' * (copies != 1)} of {spec}: exact copies of another")
+        note(f"dropped {counted(copies, 'image')} of {spec}: exact copies of another")
     if len(stored) < 2:
         raise DataError(f"{spec} holds one image, and one more is needed to hold it out; add images")
     documents = [StoredDocument(digest, n, pictures[n].cells.size, pictures[n].part) for digest, n in stored.items()]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from poscli.drawing.axes import (
     binned,
     distance_axis,
+    fixed_ticks,
     head_colors,
     heat_map,
     log_axis,
@@ -141,8 +141,7 @@ def draw_scaling(panels: Sequence[Axes], results: Sequence[SpeedRatio]) -> None:
         axes.set_ylim(min(0.5, float(each.ratio.min()) / 1.5), max(1.5, float(each.ratio.max()) * 1.5))
         ticks = [tick for tick in (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4) if tick >= axes.get_ylim()[0]]
         ticks = [tick for tick in ticks if tick <= axes.get_ylim()[1]]
-        axes.yaxis.set_major_locator(FixedLocator(ticks))
-        axes.yaxis.set_major_formatter(FixedFormatter([f"{t:g}x" if t >= 1 else f"1/{1 / t:g}x" for t in ticks]))
+        fixed_ticks(axes.yaxis, ticks, [f"{t:g}x" if t >= 1 else f"1/{1 / t:g}x" for t in ticks])
         name_axes(axes, f"wavelength in {each.other}, in tokens", f"angular speed, relative to {each.other}")
         _plain_ticks(axes, int(TURN / each.omega[-1] * 1.2))
         mark_length(axes, each.length, each.length)
@@ -153,9 +152,7 @@ def draw_scaling(panels: Sequence[Axes], results: Sequence[SpeedRatio]) -> None:
 def _plain_ticks(axes: Axes, most: int) -> None:
     """Powers of ten as plain numbers on the x axis."""
     ticks = [10**n for n in range(8) if 10**n <= most]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FixedFormatter([amount(tick) for tick in ticks]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    fixed_ticks(axes.xaxis, ticks, [amount(tick) for tick in ticks])
 
 
 FLOOR = 1e-2  # of the weight of equal weights: what is below is drawn at the bottom
@@ -200,12 +197,8 @@ def draw_small_weights(axes: Axes, results: WeightCurves) -> None:
     axes.set_xlim(0.9, max(results.longest, count) * 1.1)
     axes.set_ylim(FLOOR, max(results.longest, count) * 1.5)
     decades = [10**n for n in range(6) if 10**n <= results.longest]
-    axes.xaxis.set_major_locator(FixedLocator(decades))
-    axes.xaxis.set_major_formatter(FixedFormatter([amount(tick) for tick in decades]))
-    axes.yaxis.set_major_locator(FixedLocator([1]))
-    axes.yaxis.set_major_formatter(FixedFormatter([""]))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
+    fixed_ticks(axes.xaxis, decades, [amount(tick) for tick in decades])
+    fixed_ticks(axes.yaxis, [1], [""])
     axes.tick_params(labelsize=5, length=1.5, pad=1, colors=QUIET)
 
 

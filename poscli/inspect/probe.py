@@ -36,6 +36,18 @@ class Curves:
         """0, 1, ..., n - 1."""
         return np.arange(self.values.shape[1])
 
+    def sampled(self) -> dict[str, object]:
+        """Some distances and the values there, for a JSON document."""
+        return sampled(self.distances, self.values, self.lines)
+
+    def spread(self, length: int) -> dict[str, object]:
+        """How far back these weights reach, for a JSON document; `length` is that of training."""
+        return {
+            "half_of_the_weight_within": half_distance(self.values).tolist(),
+            "keys_of_entropy": effective_keys(self.values).tolist(),
+            "weight_beyond_training_length": share_beyond(self.values, length).tolist(),
+        }
+
     def merged(self) -> Curves:
         """One line in place of all, if all are equal."""
         seen = np.isfinite(self.values)
@@ -75,14 +87,8 @@ class WeightCurves(Record):
 
     def record(self) -> dict[str, object]:
         curves = self.shown
-        return {
-            "lines": list(curves.lines),
-            "keys": curves.values.shape[1],
-            "half_of_the_weight_within": half_distance(curves.values).tolist(),
-            "keys_of_entropy": effective_keys(curves.values).tolist(),
-            "weight_beyond_training_length": share_beyond(curves.values, self.length).tolist(),
-            "unsupported": self.reason,
-        } | sampled(curves.distances, curves.values, curves.lines)
+        what = {"lines": list(curves.lines), "keys": curves.values.shape[1]}
+        return what | curves.spread(self.length) | {"unsupported": self.reason} | curves.sampled()
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +113,7 @@ class ScoreCurves(Record):
 
     def record(self) -> dict[str, object]:
         curves = self.near if self.far is None else self.far
-        return {"lines": list(curves.lines), "unsupported": self.reason} | sampled(
-            curves.distances, curves.values, curves.lines
-        )
+        return {"lines": list(curves.lines), "unsupported": self.reason} | curves.sampled()
 
 
 def weights_when_alike(subject: Subject) -> WeightCurves:

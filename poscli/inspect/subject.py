@@ -24,13 +24,12 @@ from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.blanks import FAST
 from poscli.equation.composed import Composed
 from poscli.equation.reference import operands, scores, weights
+from poscli.evaluation.evaluate import refuse_other_text
 from poscli.model.load import load_trained
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
-from poscli.runs.select import select
+from poscli.runs.select import newest_complete
 from poscli.specs import build, check, parse
-from poscli.system.console import note
-from poscli.system.errors import DataError, UsageError
 from poscli.tasks import Task, open_task
 from poscli.verify.noise import perturbed
 from poscli.why.dilution import Call, calls_of_attention
@@ -138,22 +137,9 @@ def load_run(runs: Path, id_: str) -> InspectedRun:
 
     UsageError if there is none, DataError if its text has changed since.
     """
-    matching = select(runs, [id_], [])
-    complete = [run for run in matching if run.status()["state"] == "complete"]
-    if not complete:
-        run = matching[-1]
-        state = run.status()["state"]
-        why = "it has no trained weights to show" if state in ("diverged", "oom", "failed") else "finish it first"
-        raise UsageError(f"--run {id_}: {run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
-    run = complete[-1]
-    if len(complete) > 1:
-        note(f"--run {id_} begins the ids of {len(complete)} complete runs; {run.id} is the newest")
+    run = newest_complete(runs, id_)
     task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
-    if task.fingerprint != run.fingerprint:
-        raise DataError(
-            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
-            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
-        )
+    refuse_other_text(run, task)
     return InspectedRun(run, load_trained(run, CPU), task)
 
 

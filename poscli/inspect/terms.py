@@ -24,7 +24,7 @@ from poscli.drawing.text import amount, number
 from poscli.equation import Operands, Unsupported
 from poscli.inspect.absolute import MIXED, how_joined
 from poscli.inspect.numbers import Array, Record, described, largest_range, log_spaced, sampled, without_nan
-from poscli.inspect.probe import Curves, effective_keys, half_distance, head_names, share_beyond
+from poscli.inspect.probe import Curves, half_distance, head_names, share_beyond
 from poscli.inspect.subject import CPU, Subject
 from poscli.model.transformer import shift_keys
 
@@ -73,10 +73,7 @@ class Bias(Record):
         return first if first <= values.shape[1] // 2 else None
 
     def record(self) -> dict[str, object]:
-        curves = self.curves
-        return {"lines": self.straight, "level_from": self.flat_from()} | sampled(
-            curves.distances, curves.values, curves.lines
-        )
+        return {"lines": self.straight, "level_from": self.flat_from()} | self.curves.sampled()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +94,7 @@ class BiasAlone(Record):
         return f"By itself it puts half of the weight on the last {halves}, and {share} % beyond {self.length}"
 
     def record(self) -> dict[str, object]:
-        curves = self.curves
-        return {
-            "half_of_the_weight_within": half_distance(curves.values).tolist(),
-            "keys_of_entropy": effective_keys(curves.values).tolist(),
-            "weight_beyond_training_length": share_beyond(curves.values, self.length).tolist(),
-        } | sampled(curves.distances, curves.values, curves.lines)
+        return self.curves.spread(self.length) | self.curves.sampled()
 
 
 @torch.no_grad()

@@ -22,7 +22,6 @@ from rich.text import Text
 from poscli.drawing.text import listed
 from poscli.evaluation.plan import PAIRED
 from poscli.report.comparison import refuse_several_per_seed
-from poscli.report.groups import AS
 from poscli.report.origin import bits_per
 from poscli.report.pooling import headline, sound, the_train_length, untrained
 from poscli.report.summary import as_json
@@ -39,6 +38,7 @@ from poscli.report.verdicts import (
     meanings,
     verdict,
 )
+from poscli.runs.run import AS
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
 from poscli.statistics.comparison import (

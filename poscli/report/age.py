@@ -7,6 +7,7 @@ import pandas as pd
 from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.drawing.text import listed
 from poscli.report.catalogue import spec_in_label
+from poscli.runs.run import AS
 
 SHOWN = 6  # encodings that are named
 
@@ -25,7 +26,7 @@ def age_note(rows: pd.DataFrame) -> list[str]:
         for then, now in ((trained, code_of(spec, TRAINING)), (measured, code_of(spec, MEASURING))):
             own, rooms = now.split("-")
             # A model that is evaluated under another encoding was trained with the code of its own.
-            if " as " not in name and any(each.split("-")[0] != own for each in then if own) and name not in encodings:
+            if AS not in name and any(each.split("-")[0] != own for each in then if own) and name not in encodings:
                 encodings.append(name)
             if any(each.split("-")[1] != rooms for each in then) and name not in engines:
                 engines.append(name)

@@ -17,11 +17,12 @@ from poscli.report.comparison import as_written
 from poscli.report.data import About, Picture, Report, Section
 from poscli.report.documents import latex_tables, report_markdown
 from poscli.report.folder import BROWSER_PAGE, LATEX, LIST, PAGE, TABLE, write_folder
-from poscli.report.groups import AS, split, the_model
+from poscli.report.groups import split, the_model
 from poscli.report.page import page_html
 from poscli.report.pooling import ACCURACY, refuse_several_tokenizers
 from poscli.report.section import section_of
 from poscli.report.summary import standings
+from poscli.runs.run import AS
 from poscli.system.errors import PoscliError, UsageError, near
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width

@@ -16,6 +16,7 @@ from poscli.encodings.registry import broken, missing
 from poscli.equation import Encoding
 from poscli.equation.encoding import formula
 from poscli.layouts import LAYOUTS
+from poscli.runs.run import AS
 from poscli.specs import names_in, parse, spec_of_layout
 from poscli.specs.build import encoding_parameters
 from poscli.system.errors import UsageError
@@ -156,7 +157,7 @@ def spec_in_label(label: str) -> str:
     >>> spec_in_label("rope as yarn(factor=4.0) (recalibrated 200k)"), spec_in_label("none (memory 64) [a1b2c3]")
     ('yarn(factor=4.0)', 'none')
     """
-    return re.sub(r"( \((memory|recalibrated|tuned) .*\))|( \[[^\]]*\])$", "", label).split(" as ")[-1].strip()
+    return re.sub(r"( \((memory|recalibrated|tuned) .*\))|( \[[^\]]*\])$", "", label).split(AS)[-1].strip()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from poscli.drawing.text import distinct, listed, named, number, signed
 from poscli.report import accuracy
 from poscli.report.analyses import recall_points, recalled_from
 from poscli.report.data import Figure, Line, MissingResults
-from poscli.report.groups import AS, Group, the_model
+from poscli.report.groups import Group, the_model
 from poscli.report.origin import bits_per, footnote, unit_of
 from poscli.report.pooling import (
     NothingToPlot,
@@ -47,6 +47,7 @@ from poscli.report.verdicts import (
     effect,
     verdict,
 )
+from poscli.runs.run import AS
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
 from poscli.statistics.comparison import LN2

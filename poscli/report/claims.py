@@ -16,9 +16,11 @@ from poscli.config.claim import Claim, Condition
 from poscli.drawing.text import signed
 from poscli.report.comparison import as_written
 from poscli.report.data import Analysis, Section
-from poscli.report.groups import AS, Group
+from poscli.report.groups import Group
 from poscli.report.pooling import ratio_name
+from poscli.runs.run import AS
 from poscli.statistics import FEWEST_SEEDS
+from poscli.system.text import counted
 
 REPLICATED, NOT_REPLICATED = "replicated", "not replicated"
 NOT_SEEN, NOT_MEASURED = "cannot be seen at this size", "not measured"
@@ -81,7 +83,7 @@ def _judge(claim: Claim, section: Section) -> tuple[str, str]:
         verdict = NOT_SEEN if OPEN in asked else REPLICATED
     told = "; ".join(text for _, _, text in found)
     needed = f" (at least {FEWEST_SEEDS} are needed)" if seeds < FEWEST_SEEDS else ""
-    return verdict, f"{told}. {seeds} seed{'s' * (seeds != 1)}{needed}"
+    return verdict, f"{told}. {counted(seeds, 'seed')}{needed}"
 
 
 def _check(asked: Condition, section: Section) -> tuple[str, str]:

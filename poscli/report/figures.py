@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from poscli.drawing.axes import (
     LENGTH_AXIS,
     POSITIVE_TINT,
     draw_line,
+    fixed_ticks,
     headroom,
     length_axis,
     log_ticks,
@@ -67,8 +67,7 @@ def page_of(figure: Figure, styles: Styles) -> Page:
         _bands(axes, figure.lines, styles)
         if figure.tick_names:  # depths
             axes.set_xlim(figure.ticks[0] - 4, figure.ticks[-1] + 2)
-            axes.xaxis.set_major_locator(FixedLocator(right))
-            axes.xaxis.set_major_formatter(FixedFormatter(figure.tick_names))
+            fixed_ticks(axes.xaxis, right, figure.tick_names)
         else:
             length_axis(axes, right, train_length)
         _shares(axes, figure)
@@ -142,8 +141,7 @@ def _shares(axes: Axes, figure: Figure) -> None:
     """Make y an axis from 0 to 1, with lines at the levels of the figure."""
     ticks = [0, 0.25, 0.5, 0.75, 1]
     axes.set_ylim(-0.02, 1.1)
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" for tick in ticks]))
+    fixed_ticks(axes.yaxis, ticks, [f"{tick:g}" for tick in ticks])
     for value, text in figure.levels:
         axes.axhline(value, color=QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
         low, high = axes.get_ylim()

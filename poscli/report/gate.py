@@ -18,6 +18,7 @@ from poscli.drawing.text import listed, named, number
 from poscli.report.origin import bits_per
 from poscli.report.pooling import ACCURACY, headline, is_per_byte, of_model, sound
 from poscli.report.verdicts import UNDERTRAINED_RATIO, can_win
+from poscli.runs.run import AS
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import EncodingLosses, LossTable
 from poscli.statistics.intervals import many_differences
@@ -51,7 +52,7 @@ def behind(rows: pd.DataFrame, units: LossTable | None) -> list[Behind]:
         return []
     protocol, found = headline(rows).perplexity, list[Behind]()
     scored = of_model(rows, protocol)
-    own = ~scored["encoding"].str.contains(" as ", regex=False)  # the label of one that was trained with another
+    own = ~scored["encoding"].str.contains(AS, regex=False)  # the label of one that was trained with another
     scored = scored[(scored["length"] == scored["train_length"]) & own & (scored["bytes"] > 0)]
     scored = scored.drop_duplicates("run_id", keep="last")
     losses = None if units is None else EncodingLosses(rows, sound(rows), units, protocol)

@@ -19,13 +19,13 @@ from poscli.drawing.text import amount, listed
 from poscli.report.accuracy import with_ends
 from poscli.report.origin import corpus_names, trained_on
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
+from poscli.runs.run import AS
 from poscli.specs import with_layouts
 from poscli.statistics.comparison import LossTable
 from poscli.system.text import printable_line
 
 Details = Mapping[str, pd.DataFrame]  # the tables of an evaluation beside rows and positions, by name
 LONGEST_SLUG = 40  # letters of a corpus in the name of a picture; whole words, the last ones
-AS = " as "  # between what was trained and the encoding that it is evaluated under
 
 
 @dataclass(frozen=True)

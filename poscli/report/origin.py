@@ -10,6 +10,7 @@ from poscli.data import loss_unit
 from poscli.drawing.text import distinct, listed, low_to_high
 from poscli.report.pooling import scored_tokens, windows_in_bytes
 from poscli.runs.schema import FULL
+from poscli.system.text import counted
 
 UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
 OF_EPISODES = "answer"  # the protocol
@@ -83,7 +84,7 @@ def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:
             f"torch {torch}" if torch else "",
             _list(measured["device"]),
             f"commit {commits}" if commits else "",
-            f"{runs} run{'s' * (runs != 1)}",
+            counted(runs, "run"),
         ]
         facts.append((f"Machine {name}", "; ".join(filter(None, parts))))
     return facts

@@ -23,6 +23,7 @@ from poscli.statistics import FEWEST_SEEDS
 from poscli.statistics.comparison import LN2, LossTable
 from poscli.statistics.intervals import Case, many_differences
 from poscli.system.errors import PoscliError, UsageError
+from poscli.system.text import counted
 
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
 POINT = [
@@ -368,7 +369,7 @@ def refuse_several_tokenizers(rows: pd.DataFrame, *, mix: bool) -> None:
         return
     runs = rows.groupby(rows["tokenizer"].map(tokenizer_spec))["run_id"].nunique()
     if len(runs) > 1:
-        counts = listed([f"{name} ({count} run{'s' * (count != 1)})" for name, count in runs.items()])
+        counts = listed([f"{name} ({counted(count, 'run')})" for name, count in runs.items()])
         raise UsageError(
             f"these runs have the tokenizers {counts}, whose losses per token cannot be compared: --mix compares them "
             "in bits per byte; or give the runs of each an --out of their own"

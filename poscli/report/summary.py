@@ -130,24 +130,29 @@ def is_answered(summary: pd.DataFrame) -> bool:
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
     """The summary as JSON records; NaN and infinity become None."""
-    return as_json(summary.to_dict("records"))
+    return as_json(summary)
 
 
-def as_json(value: Any) -> Any:
-    """A value as plain JSON: NaN and infinity become None, objects dictionaries, and tables lists of records."""
+def as_json(value: Any, places: int | None = None) -> Any:
+    """A value as plain JSON: NaN and infinity become None, objects dictionaries, and tables lists of records.
+
+    With `places`, numbers are rounded to so many decimals.
+    """
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, pd.DataFrame):
-        return records(value)
+        return as_json(value.to_dict("records"), places)
     if isinstance(value, BaseModel):
-        return as_json(value.model_dump())
+        return as_json(value.model_dump(), places)
     if isinstance(value, Mapping):
-        return {str(key): as_json(each) for key, each in value.items()}
+        return {str(key): as_json(each, places) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(each) for each in value]
+        return [as_json(each, places) for each in value]
     if is_dataclass(value):
-        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: as_json(getattr(value, each.name), places) for each in fields(value)}
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return value if places is None else round(value, places) + 0.0
     return str(value) if isinstance(value, Path) else value
 
 

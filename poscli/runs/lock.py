@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from filelock import FileLock, Timeout
 from poscli.system.console import warn_once
 from poscli.system.errors import CorruptError, LockedError, StorageError
 from poscli.system.files import make_folder, read_object, remove_temporaries, storing
+from poscli.system.text import utc_stamp
 
 LOCK = ".lock"
 HOLDER = ".holder.lock"  # names the process that holds the lock; empty once that has ended in order
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
     make_folder(folder)
     with unused(folder):
         remove_temporaries(folder)
-        since, command = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), " ".join(["poscli", *sys.argv[1:]])
+        since, command = utc_stamp(), " ".join(["poscli", *sys.argv[1:]])
         me = {"process": os.getpid(), "host": platform.node(), "boot": _boot(), "command": command, "since": since}
         path = folder / HOLDER
         with storing(folder):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from poscli.config.run import OtherCorpus, Recalibration
-from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, LOSSES, Run, evaluated_as
+from poscli.runs.run import AS, EVAL, EVALUATED, EXPLAINED, LOSSES, Run, evaluated_as
 from poscli.system.errors import CorruptError
 
 
@@ -69,7 +69,7 @@ def _remains(home: Run, folder: Path) -> Iterator[Mapping[str, Any]]:
             yield known
     with suppress(OSError, ValueError, IndexError):
         row = (folder / EVAL).read_text().splitlines()[1]
-        yield from ({"encoding": cell.removeprefix(f"{home.config.encoding} as ")} for cell in next(csv.reader([row])))
+        yield from ({"encoding": cell.removeprefix(f"{home.config.encoding}{AS}")} for cell in next(csv.reader([row])))
 
 
 def evaluation_options(

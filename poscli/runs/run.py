@@ -26,6 +26,7 @@ from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.console import note, warn_once
 from poscli.system.errors import CorruptError, ForeignError, PoscliError, UsageError
 from poscli.system.notebook import html_table
+from poscli.system.text import utc_stamp
 
 AGAIN = "repeat the command that made this run, which writes it again and keeps the model"  # the cure of its files
 STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "diverged")
@@ -33,6 +34,7 @@ ENDED = ("complete", "diverged")  # states in which nothing is left to train; fr
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION = "train.csv", "eval.csv", "position.csv"
 EVALUATED, EXPLAINED = "eval.json", "why.json"
+AS = " as "  # in labels, between what was trained and the encoding that it is evaluated under
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
 TUNING = "tuning.json"  # of earlier versions, which measured engines; it is not read
 TRASH = ".deleted"  # beside the runs; one level deeper than the folders that are listed as runs
@@ -99,13 +101,13 @@ class Run:
         memory = f" (memory {self.config.model.memory})" if self.config.model.memory else ""
         memory += self.config.recipe_mark
         if (checkpoint := self.config.checkpoint) is not None:
-            return f"{checkpoint.name} as {self.config.encoding}" if self.under_another else checkpoint.name
+            return f"{checkpoint.name}{AS}{self.config.encoding}" if self.under_another else checkpoint.name
         if not self.under_another:
             return self.config.encoding + memory
         how, longer = self.recalibration, ""
         if how and how.length != self.config.length:
             longer = f" at length {how.length}"
-        return f"{self.trained} as {self.config.encoding}{memory}" + (f" ({how}{longer})" if how else "")
+        return f"{self.trained}{AS}{self.config.encoding}{memory}" + (f" ({how}{longer})" if how else "")
 
     @property
     def under_another(self) -> bool:
@@ -217,8 +219,7 @@ class Run:
     def set_status(self, state: str, step: int, message: str = "") -> None:
         """Write the status."""
         assert state in STATES
-        updated = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        status = {"state": state, "step": step, "steps": self.config.steps, "message": message, "updated": updated}
+        status = {"state": state, "step": step, "steps": self.config.steps, "message": message, "updated": utc_stamp()}
         self.files.write(STATUS, json.dumps(status, indent=2) + "\n")
 
     def locked(self) -> AbstractContextManager[None]:

@@ -44,6 +44,25 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
     return selected
 
 
+def newest_complete(runs: Path, id_: str = "", encoding: str = "") -> Run:
+    """The newest complete run with this id (or beginning of an id) and encoding, where given.
+
+    UsageError if there is none.
+    """
+    selected = select(runs, [id_] if id_ else [], [encoding] if encoding else [])
+    complete = [run for run in selected if run.status()["state"] == "complete"]
+    if not complete:
+        run = selected[-1]
+        state = run.status()["state"]
+        why = "it has no trained weights to show" if state in ("diverged", "oom", "failed") else "finish it first"
+        asked = f"--run {id_}: " if id_ else ""
+        raise UsageError(f"{asked}{run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
+    run = complete[-1]
+    if id_ and len(complete) > 1:
+        note(f"--run {id_} begins the ids of {len(complete)} complete runs; {run.id} is the newest")
+    return run
+
+
 def trained(runs: list[Run]) -> list[Run]:
     """The runs whose training has ended; a note names each of the others. UsageError if there are none."""
     waiting = [run for run in runs if run.status()["state"] in UNFINISHED]

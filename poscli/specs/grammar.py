@@ -42,6 +42,7 @@ from poscli.equation import Encoding, Option, Shape
 from poscli.layouts import LAYOUTS
 from poscli.system import plugins
 from poscli.system.errors import UsageError, near
+from poscli.system.text import counted
 
 MOST = 2**63  # tensors hold whole numbers below it
 LONGEST = 4000  # characters of a spec; a checkpoint may have other positions on each of a hundred layers
@@ -304,7 +305,7 @@ class _Parser:
             return word, self._word(f"a value for {word}")
         keys = list(cls.options())
         if place >= len(keys):
-            raise self._error(f"{cls.name} takes {len(keys)} option{'s' * (len(keys) != 1)}")
+            raise self._error(f"{cls.name} takes {counted(len(keys), 'option')}")
         return keys[place], word
 
     def _scan(self) -> list[str]:

@@ -30,9 +30,8 @@ from poscli.estimate import (
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
-from poscli.report.groups import AS
 from poscli.report.pooling import ratio_name
-from poscli.runs.run import Run
+from poscli.runs.run import AS, Run
 from poscli.specs import parse, refuse_twice, with_layouts
 from poscli.sweep.tune import JUDGED, Tuning, rows_of_trial, tuned_configs
 from poscli.system.console import collected_warnings

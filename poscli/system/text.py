@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 
 
@@ -52,3 +53,8 @@ def counted(number: int, noun: str) -> str:
     ('1 layer', '2 layers')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def utc_stamp() -> str:
+    """The time, as 2026-01-31T12:00:00Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -25,6 +25,7 @@ from poscli.model.cache import Cache
 from poscli.model.initialise import build_model, load_weights, weights_of
 from poscli.model.transformer import Model
 from poscli.specs import Spec, build, parse
+from poscli.system.text import counted
 from poscli.verify.noise import FLOAT32, draw, draw_inputs, draw_tokens, perturbed, rounding, tolerances
 
 CPU = torch.device("cpu")
@@ -191,7 +192,7 @@ def finite_at(encoding: Encoding, dtype: torch.dtype, tokens: int, seed: int = 0
 def shift_in_words(shift: Tensor) -> str:
     """A shift in words."""
     if shift.ndim == 0:
-        return f"{int(shift)} token{'s' * (int(shift) > 1)}"
+        return counted(int(shift), "token")
     rows, columns = shift.tolist()
     return f"{rows} rows" if rows else f"{columns} columns"
 

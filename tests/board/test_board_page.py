@@ -24,7 +24,8 @@ from poscli.board.page.encoding import encoding_files, encoding_pages
 from poscli.board.picture import ranks_png
 from poscli.board.season import current_season
 from poscli.board.standings import UNKNOWN, Row, TaskResult, standings_of
-from poscli.board.tables import csv_of, plain_json
+from poscli.board.tables import PLACES, csv_of
+from poscli.report.summary import as_json
 
 HOSTILE = "</script><img src=x>"
 # Bits per byte at L and at 16 L; the last one is undertrained.
@@ -67,9 +68,11 @@ def test_the_page_has_the_numbers_of_the_standings(table):
     assert [each["label"] for each in section["encodings"]] == [row.label for row in table.rows]
     for shown, row in zip(section["encodings"], table.rows, strict=True):
         for name in ("regret", "loss", "gains", "used", "control", "first", "last", "seeds", "safe", "status"):
-            assert shown[name] == plain_json(getattr(row, name)), name
+            assert shown[name] == as_json(getattr(row, name), PLACES), name
         texts = {text: [list(result.losses), list(result.regret)] for text, result in row.texts.items()}
-        assert {text: [each["losses"], each["regret"]] for text, each in shown["texts"].items()} == plain_json(texts)
+        assert {text: [each["losses"], each["regret"]] for text, each in shown["texts"].items()} == as_json(
+            texts, PLACES
+        )
     labels = [row.label for row in table.rows]
     better = {(labels[a], labels[b]) for a, beaten in enumerate(section["better"]) for b in beaten}
     assert better == set(table.better)

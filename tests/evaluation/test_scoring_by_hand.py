@@ -21,11 +21,11 @@ from toys import model, perturbed
 from poscli.config.run import RunConfig
 from poscli.evaluation import losses as losses_module
 from poscli.evaluation import measure, tables
-from poscli.evaluation.evaluate import eval_records
 from poscli.evaluation.losses import Losses, MeasuredLosses
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.plan import Measurement, Plan, record_of
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
+from poscli.report.summary import as_json
 from poscli.runs.run import Run
 from poscli.runs.schema import perplexity
 from poscli.tasks.copy import Copy
@@ -319,7 +319,7 @@ def test_a_perplexity_is_the_exponential_of_the_loss_or_infinite() -> None:
     assert perplexity(1e6) == math.inf
     assert math.isnan(perplexity(math.nan))
     table = pd.DataFrame({"encoding": ["rope", "rope"], "nll": [1e6, math.nan], "ppl": [math.inf, math.nan]})
-    assert eval_records([table]) == [
+    assert as_json(table) == [
         {"encoding": "rope", "nll": 1e6, "ppl": None},
         {"encoding": "rope", "nll": None, "ppl": None},
     ]

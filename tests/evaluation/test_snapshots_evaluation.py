@@ -32,7 +32,7 @@ from poscli.encodings import Encoding, Shape
 from poscli.equation import Unsupported
 from poscli.evaluation import measure
 from poscli.evaluation.baseline import baseline
-from poscli.evaluation.evaluate import eval_records, evaluate_run, search_constants, settings_of
+from poscli.evaluation.evaluate import evaluate_run, search_constants, settings_of
 from poscli.evaluation.losses import Losses, MeasuredLosses, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
 from poscli.evaluation.plan import Plan, record_of
@@ -50,6 +50,7 @@ from poscli.evaluation.protocol import PROTOCOLS, EvaluationSettings
 from poscli.evaluation.recall import recall_by_distance, recurrences
 from poscli.evaluation.tables import answers_by_place, depth_bins, gap_bins
 from poscli.model.transformer import Model
+from poscli.report.summary import as_json
 from poscli.runs.results import tables_of
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, parse
@@ -216,7 +217,7 @@ def test_rows_for_json() -> None:
     tables = [
         pd.DataFrame({"run": name, "nll": values}) for name, values in {"a": [1.5, math.inf], "b": [-math.inf]}.items()
     ]
-    assert eval_records([*tables, pd.DataFrame({"run": ["c"], "nll": [math.nan]})]) == [
+    assert as_json(pd.concat([*tables, pd.DataFrame({"run": ["c"], "nll": [math.nan]})])) == [
         {"run": name, "nll": nll} for name, nll in (("a", 1.5), ("a", None), ("b", None), ("c", None))
     ]
 

@@ -71,7 +71,8 @@ def predict_size(
     from poscli.board import predictions
     from poscli.board.scaling import read_scaling, size_of
     from poscli.board.season import current_season
-    from poscli.board.tables import plain_json
+    from poscli.board.tables import PLACES
+    from poscli.report.summary import as_json
 
     if register and score:
         raise UsageError("--register and --score: between the two lies the training; give one")
@@ -86,7 +87,7 @@ def predict_size(
             raise UsageError(f"{mode} takes no {' and '.join(given_too)}: nothing would come of it; leave it out")
     if score:
         counted = predictions.score_predictions(score)
-        emit(json_, plain_json(asdict(counted)), lambda: _show_score(counted))
+        emit(json_, as_json(asdict(counted), PLACES), lambda: _show_score(counted))
         return
     given = {"width": width, "layers": layers, "length": length}
     given["tokens"] = None if tokens is None else read_option(TokenCount, tokens, "--tokens")
@@ -104,12 +105,12 @@ def predict_size(
     if slopes:
         by_text = {each: [fits.slopes(name, each) for name in chosen] for each in texts}
         document = {each: [asdict(one) for one in found] for each, found in by_text.items()}
-        emit(json_, plain_json(document), lambda: _show_slopes(by_text))
+        emit(json_, as_json(document, PLACES), lambda: _show_slopes(by_text))
         return
     predicted = {each: [fits.predict(name, each, size) for name in chosen] for each in texts}
     rows = {each: [asdict(one) for one in found] for each, found in predicted.items()}
     answer = {"size": asdict(size), "beyond": fits.beyond(size, chosen), "predicted": rows}
-    emit(json_, plain_json(answer), lambda: _show(fits, size, predicted))
+    emit(json_, as_json(answer, PLACES), lambda: _show(fits, size, predicted))
 
 
 def _show(fits: SizeFits, size: Size, predicted: dict[str, list[Predicted]]) -> None:

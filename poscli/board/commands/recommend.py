@@ -70,9 +70,10 @@ def recommend_encoding(
 
 def _document(found: Recommendation, fits: SizeFits | None) -> dict[str, Any]:
     from poscli.board.recommend import architecture_in_vllm, sentences_of, unknown_of
-    from poscli.board.tables import name_on_board, plain_json
+    from poscli.board.tables import PLACES, name_on_board
+    from poscli.report.summary import as_json
 
-    document: dict[str, Any] = plain_json(
+    document: dict[str, Any] = as_json(
         {
             "wishes": asdict(found.wishes),
             "multiple": found.multiple,
@@ -91,7 +92,8 @@ def _document(found: Recommendation, fits: SizeFits | None) -> dict[str, Any]:
             "prices": [asdict(price) for price in found.prices],
             "answers": sentences_of(found),
             "unknown": unknown_of(found, fits),
-        }
+        },
+        PLACES,
     )
     return document
 

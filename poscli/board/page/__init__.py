@@ -13,12 +13,13 @@ from typing import Any
 from poscli.board.agree_words import Said
 from poscli.board.page.about import FLASH, FLEX, about
 from poscli.board.standings import RANKED, Row, Standings
-from poscli.board.tables import name_on_board, plain_json, record_of_table, tasks_of
+from poscli.board.tables import PLACES, name_on_board, record_of_table, tasks_of
 from poscli.equation.blanks import TIERS
 from poscli.report.catalogue import TITLES, spec_in_label
-from poscli.report.groups import AS
 from poscli.report.page import PACKAGE, UNITS, PageParts, json_block, render
 from poscli.report.pooling import ratio_name
+from poscli.report.summary import as_json
+from poscli.runs.run import AS
 
 BOARD = PageParts(
     package="poscli.board.page",
@@ -77,7 +78,7 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
         "without": {text: [at[label] for label in labels] for text, labels in table.without.items()},
         "profiles": {text: each for text, each in record["profiles"].items() if text in table.texts},
     }
-    plain: dict[str, Any] = plain_json(record)
+    plain: dict[str, Any] = as_json(record, PLACES)
     return plain
 
 

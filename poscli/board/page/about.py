@@ -15,8 +15,8 @@ from poscli.config.validate import write_count
 from poscli.encodings import get
 from poscli.equation.blanks import TIERS, not_computed_by
 from poscli.report.catalogue import OTHER, Described, describe_spec, spec_in_label
-from poscli.report.groups import AS
 from poscli.runs.repair import command_line, evaluation_options
+from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.specs.build import abstract
 from poscli.specs.grammar import text_of

@@ -14,11 +14,11 @@ from poscli.board.standings import RANKED, Row, Standings
 from poscli.board.tables import multiple_text, name_on_board
 from poscli.drawing.text import signed
 from poscli.report.catalogue import OTHER, spec_in_label
-from poscli.report.groups import AS
 from poscli.report.page import render
 from poscli.report.page.site import page_names
 from poscli.report.pooling import ratio_name
 from poscli.report.verdicts import HARM_BPB
+from poscli.runs.run import AS
 from poscli.system.text import counted, printable_line
 
 HOME = "board.html"

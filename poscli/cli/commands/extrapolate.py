@@ -88,8 +88,10 @@ def extrapolate(
     With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ... Under torchrun,
     the windows are shared out over the ranks.
     """
+    import pandas as pd
+
     from poscli.estimate import evaluations
-    from poscli.evaluation.evaluate import eval_records
+    from poscli.report.summary import as_json
     from poscli.runs.run import opened_runs
     from poscli.system.device import device_of
     from poscli.system.ranks import connected, ranks, together
@@ -123,7 +125,8 @@ def extrapolate(
             return
         tables = evaluate(setups, why=request.why, judge=judging, force=force)
         if ranks().first:
-            emit(json_, eval_records(tables), lambda: _show(setups, tables, by_verdict=bool(request.as_)))
+            rows = as_json(pd.concat(tables, ignore_index=True))
+            emit(json_, rows, lambda: _show(setups, tables, by_verdict=bool(request.as_)))
             note(f"next: poscli report{carried(out_)}")
         left_out = not named and bool(opened_runs(runs)[1])  # damaged runs
         if left_out or any((table["status"] != "ok").all() for table in tables):

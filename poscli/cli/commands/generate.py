@@ -142,6 +142,7 @@ def generate(
     Beyond its trained length many a model repeats itself: how much is said for each stretch of L tokens, and --after
     begins far into a text. A model of images continues one that was held out, and writes a picture.
     """
+    from poscli.runs.select import newest_complete
     from poscli.system.device import device_of
     from poscli.system.files import check_folder
     from poscli.tasks import TASKS
@@ -159,7 +160,7 @@ def generate(
         _refuse(writer.name, "text", {"--run": run, "--enc": enc} | image_options)
         _continue_text(writer, prompt, as_, after, tokens or TOKENS, sampling, json_)
         return
-    chosen = _newest(out_ / "runs", run, enc)
+    chosen = newest_complete(out_ / "runs", run or "", enc or "")
     task = TASKS.get(chosen.config.task)
     if continue_image := task.generator():
         _refuse(chosen.id, "images", text_options)
@@ -264,17 +265,6 @@ def refuse_long_input(config: RunConfig, length: int, sampling: Sampling, fix: s
 
     if why := unaffordable_window(config, length, sampling.device):
         raise UsageError(f"reading {length:,} tokens with {config.encoding} {why}; {fix}")
-
-
-def _newest(runs: Path, id_: str | None, encoding: str | None) -> Run:
-    """The newest complete run with this id and encoding, where given; UsageError if there is none."""
-    from poscli.runs.select import select
-
-    selected = select(runs, [id_] if id_ else [], [encoding] if encoding else [])
-    complete = [run for run in selected if run.status()["state"] == "complete"]
-    if not complete:
-        raise UsageError(f"no such run in {runs} is complete; train one first: poscli train --enc alibi")
-    return complete[-1]
 
 
 def _print_as_it_comes(stream: Iterator[int], coder: Tokenizer, prompt: str, *, quiet: bool) -> Generated:

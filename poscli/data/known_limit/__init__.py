@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from poscli.data.tokenizers.bytes import END
 from poscli.system.registry import Registry, subclass_of
 
 Option = int | float
+Losses = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # of windows
 
 DOCUMENT_TOKENS = 16384  # twice as long as 16 windows of 512 tokens
 FIRST_BYTE = ord("!")  # symbols are the bytes from here on, wrapping round at 256
@@ -42,6 +44,12 @@ def as_bytes(symbols: NDArray[np.int64]) -> bytes:
 def as_symbols(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """The symbols of tokens, in the same shape, from 0 to 255; -1 for `END`."""
     return np.where(tokens == END, -1, (tokens - FIRST_BYTE) % 256)
+
+
+def in_chunks(losses: Losses, tokens: NDArray[np.int64], targets: int, rows: int) -> NDArray[np.float64]:
+    """The losses `[B, T]` of the last T = `targets` tokens of windows, of so many windows at a time."""
+    parts = (losses(tokens[first : first + rows]) for first in range(0, len(tokens), max(1, rows)))
+    return np.concatenate([np.empty((0, targets)), *parts])
 
 
 class Draw:

@@ -9,7 +9,16 @@ import numpy as np
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, SOURCES, Draw, KnownLimit, as_bytes, as_symbols
+from poscli.data.known_limit import (
+    DOCUMENT_TOKENS,
+    MOST_SYMBOLS,
+    SOURCES,
+    Draw,
+    KnownLimit,
+    as_bytes,
+    as_symbols,
+    in_chunks,
+)
 from poscli.data.tokenizers.bytes import END
 
 CHUNK_COUNTS = 1 << 22  # counts of values that are held at once
@@ -99,9 +108,8 @@ class Overwrite(KnownLimit):
             return self._losses(uses, np.where(is_first, first, self._repeats(uses.values == latest)))
 
     def blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        rows = max(1, CHUNK_COUNTS // (tokens.shape[1] * self.values))
-        parts = [self._blind(tokens[first : first + rows]) for first in range(0, len(tokens), rows)]
-        return np.concatenate(parts) if parts else np.empty((0, tokens.shape[1] - 1))
+        width = tokens.shape[1]
+        return in_chunks(self._blind, tokens, width - 1, CHUNK_COUNTS // (width * self.values))
 
     def _blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         uses = self._uses(tokens)

@@ -19,7 +19,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, Draw, KnownLimit, as_bytes, as_symbols
+from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, Draw, KnownLimit, as_bytes, as_symbols, in_chunks
 from poscli.data.tokenizers.bytes import END
 
 PAIRS = DOCUMENT_TOKENS // 2
@@ -60,9 +60,8 @@ class Pairs(KnownLimit):
         return as_bytes(np.stack([cues, answers], axis=1))
 
     def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        rows = max(1, CHUNK_TOKENS // tokens.shape[1])
-        parts = [self._optimum(tokens[first : first + rows]) for first in range(0, len(tokens), rows)]
-        return np.concatenate(parts) if parts else np.empty((0, tokens.shape[1] - 1))
+        width = tokens.shape[1]
+        return in_chunks(self._optimum, tokens, width - 1, CHUNK_TOKENS // width)
 
     def blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.optimum(tokens)

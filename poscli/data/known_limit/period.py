@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, SOURCES, Draw, KnownLimit, as_bytes, as_symbols
+from poscli.data.known_limit import (
+    DOCUMENT_TOKENS,
+    MOST_SYMBOLS,
+    SOURCES,
+    Draw,
+    KnownLimit,
+    as_bytes,
+    as_symbols,
+    in_chunks,
+)
 from poscli.data.tokenizers.bytes import END
 
 LEAST_SHARE = 1e-300  # of a symbol that is no repetition, where the noise is 0: its logarithm is a number
 LONGEST_PERIOD = DOCUMENT_TOKENS // 4
 CHUNK_WEIGHTS = 1 << 16  # of windows and periods that are held at once
-
-
-Losses = Callable[[NDArray[np.int64], int], NDArray[np.float64]]
 
 
 class Step(NamedTuple):
@@ -93,15 +99,10 @@ class Period(KnownLimit):
         return self.blind_at_end(tokens, tokens.shape[1] - 1)
 
     def optimum_at_end(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
-        return self._in_chunks(self._optimum, tokens, scored)
+        return in_chunks(partial(self._optimum, scored=scored), tokens, scored, CHUNK_WEIGHTS // len(self.periods))
 
     def blind_at_end(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
-        return self._in_chunks(self._blind, tokens, scored)
-
-    def _in_chunks(self, losses: Losses, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
-        rows = max(1, CHUNK_WEIGHTS // len(self.periods))
-        parts = [losses(tokens[first : first + rows], scored) for first in range(0, len(tokens), rows)]
-        return np.concatenate(parts) if parts else np.empty((0, scored))
+        return in_chunks(partial(self._blind, scored=scored), tokens, scored, CHUNK_WEIGHTS // len(self.periods))
 
     def _optimum(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
         losses = []

@@ -17,6 +17,7 @@ from poscli.data.known_limit import (
     KnownLimit,
     as_bytes,
     as_symbols,
+    in_chunks,
 )
 from poscli.data.tokenizers.bytes import END
 
@@ -87,9 +88,8 @@ class Tree(KnownLimit):
         return as_bytes(np.array(text))
 
     def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        rows = max(1, CHUNK_COUNTS // (int(self.starts[-1]) * self.symbols))
-        parts = [self._optimum(tokens[first : first + rows]) for first in range(0, len(tokens), rows)]
-        return np.concatenate(parts) if parts else np.empty((0, tokens.shape[1] - 1))
+        rows = CHUNK_COUNTS // (int(self.starts[-1]) * self.symbols)
+        return in_chunks(self._optimum, tokens, tokens.shape[1] - 1, rows)
 
     def _optimum(self, tokens_BN: NDArray[np.int64]) -> NDArray[np.float64]:
         """The best possible losses of a few windows, `[B, T]`."""
