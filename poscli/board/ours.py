@@ -117,7 +117,7 @@ def losses_of_summary(path: Path, train_length: int | None = None) -> OurLosses:
 
 def losses_of_runs(rows: pd.DataFrame, train_length: int | None = None) -> OurLosses:
     """The losses of rows of eval.csv under every protocol, means over seeds; one training length counts."""
-    from poscli.report.gate import undertrained
+    from poscli.report.gate import behind, undertrained
     from poscli.report.pooling import of_model
 
     rows = _of_one_length(rows, train_length, "the results")
@@ -128,7 +128,7 @@ def losses_of_runs(rows: pd.DataFrame, train_length: int | None = None) -> OurLo
             raise UsageError(
                 f"{corpus} was read by several tokenizers, whose losses per token do not compare; split it"
             )
-        weak.update(set(undertrained(part)))
+        weak.update(set(undertrained(behind(part))))
         for protocol in part["protocol"].unique():
             sound = of_model(part, protocol)
             for (encoding, ratio), nll in sound.groupby(["encoding", "ratio"])["nll"].mean().items():

@@ -47,9 +47,9 @@ def by_length(answers: pd.DataFrame) -> pd.DataFrame:
     return points.assign(ratio=points["length"] / answers["train_length"].iloc[0])
 
 
-def with_ends(rows: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-    """Rows of eval.csv with the ends of the interval of the accuracy of their encoding at their length, if known."""
-    ends = by_length(answers).set_index(["encoding", "length"])[["low", "high"]]
+def with_ends(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    """Rows of eval.csv with the ends of the interval of their accuracy, from `points` of `by_length`, if known."""
+    ends = points.set_index(["encoding", "length"])[["low", "high"]]
     at = pd.MultiIndex.from_frame(rows[["encoding", "length"]])
     return rows.assign(**dict(zip(ACCURACY_ENDS, ends.reindex(at).to_numpy().T, strict=True)))
 

@@ -17,7 +17,6 @@ import pandas as pd
 from poscli.drawing.style import MAX_COLORED_LINES
 from poscli.drawing.text import distinct, listed, named, number, signed
 from poscli.report import accuracy
-from poscli.report.analyses import recall_points, recalled_from
 from poscli.report.data import Figure, Line, MissingResults
 from poscli.report.groups import Group, the_model
 from poscli.report.origin import bits_per, footnote, unit_of
@@ -30,6 +29,7 @@ from poscli.report.pooling import (
     the_train_length,
     untrained,
 )
+from poscli.report.recall import recalled_from
 from poscli.report.table import solved_up_to
 from poscli.report.verdicts import (
     BREAKS,
@@ -95,6 +95,10 @@ class Charts:
     def _table(self, table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(encoding=table["encoding"].map(self.short))
 
+    def _in_order(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Points by encoding and one more column, in the order of the names that are shown."""
+        return self._table(points).sort_values(["encoding", points.columns[1]], ignore_index=True)
+
     def origin(self, protocol: str) -> str:
         """The footnote of numbers under a protocol."""
         return footnote(self.rows, protocol, self.trained, self.model)
@@ -106,13 +110,12 @@ class Charts:
         if len(answers):  # of an episode, only the answer has a loss that the training cared for
             answers = self._table(answers)
             makers["accuracy"] = lambda: self.accuracies(answers)
-            places = accuracy.by_place(answers)
-            if places["from"].nunique() > 1:
-                makers["place"] = lambda: self.places(answers, places)
+            if self.group.by_place["from"].nunique() > 1:
+                makers["place"] = lambda: self.places(answers)
         else:
             makers = {"perplexity": self.perplexities, "gain": self.gains, "position": self.positions}
-        if len(recall) and recall_points(recall)["from"].nunique() > 1:  # random text does not occur again
-            makers["recall"] = lambda: self.recall(self._table(recall))
+        if len(recall) and self.group.recall_points["from"].nunique() > 1:  # random text does not occur again
+            makers["recall"] = lambda: self.recall(recall)
         figures, notes = [], []
         for name, make in makers.items():
             try:
@@ -197,17 +200,13 @@ class Charts:
 
     def positions(self) -> Figure:
         """Loss by position in the longest window on which each encoding was evaluated."""
-        positions = self._table(self.group.positions)
-        if positions.empty:
+        if self.group.positions.empty:
             raise NothingToPlot("no run has a loss by position")
-        train_length, scored = the_train_length(positions), self.rows[self.rows["status"] == "ok"]
-        per_token = scored["bytes"].sum() / scored["tokens"].sum() if scored["tokens"].sum() else 1.0
-        skipped = int(train_length * SKIPPED_POSITIONS)
-        longest = positions[positions["length"] == positions.groupby("encoding")["length"].transform("max")]
-        bins = longest.groupby(["encoding", "from", "to"], as_index=False)["nll"].mean()
-        bins = bins[bins["to"] > skipped]
-        loss = bins["nll"].where(np.isfinite(bins["nll"]))
-        bins = bins.assign(length=(bins["from"] * bins["to"]) ** 0.5, bits=loss / LN2 / per_token)
+        train_length = self.train_length
+        positions = self._table(positions_in_bits(self.group))
+        bins = positions.groupby(["encoding", "from", "to"], as_index=False)["bits"].mean()
+        bits = bins["bits"].where(np.isfinite(bins["bits"]))
+        bins = bins.assign(length=(bins["from"] * bins["to"]) ** 0.5, bits=bits)
         known = bins.dropna(subset=["bits"])
         if known.empty:
             raise NothingToPlot("no position has a loss")
@@ -222,7 +221,9 @@ class Charts:
         below = [train_length >> power for power in range(4, 0, -1) if train_length % (1 << power) == 0]
         octaves = [*below, *(train_length << power for power in range(24))]
         shown = [length for length in octaves if int(bins["from"].min()) <= length <= last] or [train_length]
-        note = f"Windows of {last} tokens; the first {skipped} positions are costly for all and not shown."
+        note = (
+            f"Windows of {last} tokens; the first {_skipped(train_length)} positions are costly for all and not shown."
+        )
         return Figure(
             name="position",
             title="Where in a long window does prediction get worse?",
@@ -238,7 +239,7 @@ class Charts:
 
     def accuracies(self, answers: pd.DataFrame) -> Figure:
         """Accuracy by the length of the window, one line per encoding, with its interval if there are few."""
-        points = accuracy.by_length(answers)
+        points = self._in_order(self.group.by_length)
         lines = []
         for name, part in points.groupby("encoding"):
             x, y, low, high = (tuple(part[column]) for column in ("length", "accuracy", "low", "high"))
@@ -258,9 +259,9 @@ class Charts:
             levels=_levels(answers),
         )
 
-    def places(self, answers: pd.DataFrame, points: pd.DataFrame) -> Figure:
+    def places(self, answers: pd.DataFrame) -> Figure:
         """Accuracy in the longest window by depth or gap."""
-        by_depth = accuracy.is_depth(answers)
+        by_depth, points = accuracy.is_depth(answers), self._in_order(self.group.by_place)
         points = points.assign(x=(points["from"] + points["to"] + 1) / 2 if by_depth else points["to"] + 1)
         ticks = sorted(set(zip(points["x"], points["from"], points["to"], strict=True)))
         lines = [
@@ -286,7 +287,7 @@ class Charts:
 
     def recall(self, recall: pd.DataFrame) -> Figure:
         """The gain of the whole window on tokens that could be copied, in octaves of the distance back."""
-        points, length = recall_points(recall), int(recall["train_length"].iloc[0])
+        points, length = self._in_order(self.group.recall_points), int(recall["train_length"].iloc[0])
         points = points.assign(middle=(points["from"] * points["to"]) ** 0.5)
         lines = []
         for name, part in points.groupby("encoding"):
@@ -312,6 +313,19 @@ class Charts:
             ticks=tuple(sorted(edges)),
             lines=tuple(lines if banded else (replace(line, low=(), high=()) for line in lines)),
         )
+
+
+def positions_in_bits(group: Group) -> pd.DataFrame:
+    """Losses by position in the longest window of each encoding, in bits per byte, without those that are skipped."""
+    table, scored = group.positions, group.rows[group.rows["status"] == "ok"]
+    per_byte = float(scored["tokens"].sum() / scored["bytes"].sum()) if scored["bytes"].sum() else 1.0
+    table = table[table["length"] == table.groupby("encoding")["length"].transform("max")]
+    table = table[table["to"] > _skipped(group.train_length)]
+    return table.assign(bits=table["nll"] / LN2 * per_byte)
+
+
+def _skipped(train_length: int) -> int:
+    return int(train_length * SKIPPED_POSITIONS)
 
 
 def _levels(answers: pd.DataFrame) -> tuple[tuple[float, str], ...]:

@@ -10,6 +10,7 @@ losses are per byte.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -45,8 +46,11 @@ class Behind(NamedTuple):
         return f"{self.ratio:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.low < self.high else "")
 
 
-def behind(rows: pd.DataFrame, units: LossTable | None) -> list[Behind]:
-    """Every encoding that the gate may judge, but for the best; `units` are the losses of single documents."""
+def behind(rows: pd.DataFrame, units: LossTable | None = None) -> list[Behind]:
+    """Every encoding that the gate may judge, but for the best.
+
+    `units` are the losses of single documents, without which no intervals are known.
+    """
     answered = ACCURACY in rows and rows[ACCURACY].notna().any()
     if answered or rows["optimum"].notna().any() or is_per_byte(rows) or bits_per(rows) != "bits per byte":
         return []
@@ -69,22 +73,22 @@ def behind(rows: pd.DataFrame, units: LossTable | None) -> list[Behind]:
     return found
 
 
-def undertrained(rows: pd.DataFrame, units: LossTable | None = None) -> dict[str, str]:
+def undertrained(found: Sequence[Behind]) -> dict[str, str]:
     """The encodings whose whole interval lies above the limit, each with the numbers."""
     return {
         each.encoding: f"perplexity {number(each.perplexity)} at its training length, {each.times} times that of "
         f"{named(each.best)} ({number(each.least)}); the limit is {UNDERTRAINED_RATIO}"
-        for each in behind(rows, units)
+        for each in found
         if each.low > UNDERTRAINED_RATIO
     }
 
 
-def gate_note(rows: pd.DataFrame, units: LossTable | None, summary: pd.DataFrame) -> list[str]:
+def gate_note(found: Sequence[Behind], summary: pd.DataFrame) -> list[str]:
     """The ranked encodings of which the limit lies within the interval, as one note, or none."""
     ranked = set(summary.loc[summary["verdict"].map(can_win), "encoding"])
     near = [
         f"{named(each.encoding)} {each.times}"
-        for each in behind(rows, units)
+        for each in found
         if each.low <= UNDERTRAINED_RATIO < each.high and each.encoding in ranked
     ]
     times = f"times the perplexity of the best at 1x, and the interval includes the limit of {UNDERTRAINED_RATIO}"

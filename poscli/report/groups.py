@@ -11,14 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from poscli.drawing.text import amount, listed
-from poscli.report.accuracy import with_ends
+from poscli.report.accuracy import by_length, by_place, with_ends
+from poscli.report.gate import Behind, behind
 from poscli.report.origin import corpus_names, trained_on
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
+from poscli.report.recall import recall_points
 from poscli.runs.run import AS
 from poscli.specs import with_layouts
 from poscli.statistics.comparison import LossTable
@@ -39,6 +42,7 @@ class Group:
     details: Details = field(default_factory=dict)
     units: LossTable | None = None  # the table of units among the details, if it is there
     notes: tuple[str, ...] = ()
+    by_length: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its answers; without rows if there are none
 
     @property
     def text(self) -> tuple[tuple[str, ...], str]:
@@ -49,6 +53,21 @@ class Group:
     def train_length(self) -> int:
         """L, which all of its models have in common."""
         return int(self.rows["train_length"].iloc[0])
+
+    @cached_property
+    def by_place(self) -> pd.DataFrame:
+        """The accuracy of its answers by place."""
+        return by_place(self.details["answers"])
+
+    @cached_property
+    def recall_points(self) -> pd.DataFrame:
+        """The gain on its tokens that could be copied."""
+        return recall_points(self.details["recall"])
+
+    @cached_property
+    def behind(self) -> list[Behind]:
+        """The encodings that are behind the best one at L, as the gate sees it."""
+        return behind(self.rows, self.units)
 
 
 def split(
@@ -83,8 +102,9 @@ def split(
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
         rows_of_group = per_byte(scored) if units is None else with_intervals(per_byte(scored), units)
-        if len(tables.get("answers", ())):
-            rows_of_group = with_ends(rows_of_group, tables["answers"])
+        points = by_length(tables["answers"]) if len(tables.get("answers", ())) else pd.DataFrame()
+        if len(points):
+            rows_of_group = with_ends(rows_of_group, points)
         group = Group(
             title=f"{corpus_names(part)}, trained{_on(part)} at L = {part['train_length'].iloc[0]}",
             slug=slug,
@@ -93,6 +113,7 @@ def split(
             details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(scored)},
             units=units,
             notes=tuple(notes),
+            by_length=points,
         )
         groups.append(group)
     return groups

@@ -11,14 +11,14 @@ import pandas as pd
 
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
-from poscli.report.accuracy import answered, by_length, by_place, is_depth, learned_after, placed
+from poscli.report.accuracy import answered, is_depth, learned_after, placed
 from poscli.report.age import age_note
-from poscli.report.analyses import audit, by_period, compared, hits, known_limit, recall_points, recalled, seed_spread
+from poscli.report.analyses import audit, by_period, compared, known_limit, seed_spread
 from poscli.report.answer import Answers
 from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, caveats
 from poscli.report.ceilings import ceilings_of, use_of_ceilings
-from poscli.report.charts import SKIPPED_POSITIONS, Charts
+from poscli.report.charts import Charts, positions_in_bits
 from poscli.report.collect import Trained, configurations, reproduce, timing_note
 from poscli.report.comparison import AllPairs, gains_of, losses_of, wrong_answers
 from poscli.report.data import (
@@ -52,6 +52,7 @@ from poscli.report.pooling import (
     the_train_length,
 )
 from poscli.report.reach import EFFECTIVE
+from poscli.report.recall import hits, recalled
 from poscli.report.summary import is_answered, standings, summarize
 from poscli.report.verdicts import can_win, meanings
 from poscli.report.why import broken_by, changes_shown, on_key_tokens, used_window
@@ -107,7 +108,7 @@ def section_of(
     longer lengths. `ngram` is a sentence about what an n-gram with a cache wins on the text.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
-    summary = summarize(rows, mix=True, units=group.units)  # corpora that must stay apart are different groups already
+    summary = summarize(rows, mix=True, found=group.behind)  # corpora that must stay apart are different groups already
     order = Order(
         tuple(map(str, summary["encoding"])),
         tuple(int(length) for length in sorted(set(rows["length"]))),
@@ -152,8 +153,8 @@ def section_of(
         measures=_measures(rows, order),
         costs=_costs(rows, order, runs),
         timing=timing_note(rows["run_id"].unique(), runs),
-        positions=_positions(group, order, train_length),
-        recall=_recall(group.details.get("recall", pd.DataFrame()), order),
+        positions=() if group.positions.empty else order.bins(positions_in_bits(group), "bits"),
+        recall=_recall(group, order),
         ceilings=ceilings,
         use=use,
         harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
@@ -168,7 +169,7 @@ def section_of(
             *group.notes,
             *age_note(rows),
             *caveats(rows, summary, main),
-            *gate_note(rows, group.units, summary),
+            *gate_note(group.behind, summary),
             *budget_note(rows, summary, runs),
             *missing,
         ),
@@ -254,18 +255,17 @@ def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Hea
     if not answers.empty:
         known = {key: numbers for key, numbers in known.items() if key[0] not in set(answers["encoding"])}
         columns = ["encoding", "length", "accuracy", "low", "high"]
-        for name, length, *numbers in by_length(answers)[columns].itertuples(index=False):
+        for name, length, *numbers in group.by_length[columns].itertuples(index=False):
             known[str(name), int(length)] = (float(numbers[0]), float(numbers[1]), float(numbers[2]))
         losses = losses_of(rows, wrong_answers(answers, quoted.perplexity), quoted.perplexity)
         pairs = AllPairs.of(losses, order.names, order.lengths)
         chance, by_depth, longest = float(answers["chance"].iloc[0]), is_depth(answers), int(answers["length"].max())
-        points_by_place = by_place(answers)
-        bins = points_by_place[["from", "to"]].drop_duplicates()
+        bins = group.by_place[["from", "to"]].drop_duplicates()
         if len(bins) > 1:
             last = answers[answers["length"] == longest].merge(bins, on=["from", "to"])
             totals = last.groupby(["encoding", "seed", "from", "to"], as_index=False)[["right", "tokens"]].sum()
             share = totals["right"] / np.maximum(totals["tokens"], 1)
-            places = order.bins(totals.assign(accuracy=share), "accuracy", points_by_place)
+            places = order.bins(totals.assign(accuracy=share), "accuracy", group.by_place)
     unknown = (math.nan,) * 3
     lines = tuple(tuple(known.get((name, length), unknown) for length in order.lengths) for name in order.names)
     return Accuracies(lines, chance, pairs, by_depth, places, longest)
@@ -299,22 +299,12 @@ def _costs(rows: pd.DataFrame, order: Order, runs: Mapping[str, Trained]) -> tup
     return tuple(cost for cost in costs if any(map(math.isfinite, (v for line in cost.values for v in line))))
 
 
-def _positions(group: Group, order: Order, train_length: int) -> tuple[BinData, ...]:
-    """Loss by position in the longest window of each encoding, in bits per byte."""
-    table, scored = group.positions, group.rows[group.rows["status"] == "ok"]
-    if table.empty:
-        return ()
-    per_byte = float(scored["tokens"].sum() / scored["bytes"].sum()) if scored["bytes"].sum() else 1.0
-    table = table[table["length"] == table.groupby("encoding")["length"].transform("max")]
-    table = table[table["to"] > int(train_length * SKIPPED_POSITIONS)]
-    return order.bins(table.assign(bits=table["nll"] / LN2 * per_byte), "bits")
-
-
-def _recall(recall: pd.DataFrame, order: Order) -> tuple[BinData, ...]:
+def _recall(group: Group, order: Order) -> tuple[BinData, ...]:
     """The gain on tokens that could be copied, by distance, in bits per token."""
+    recall = group.details.get("recall", pd.DataFrame())
     if recall.empty:
         return ()
-    return order.bins(hits(recall), "bits", recall_points(recall).rename(columns={"gain": "bits"}))
+    return order.bins(hits(recall), "bits", group.recall_points.rename(columns={"gain": "bits"}))
 
 
 def _harms(table: pd.DataFrame, order: Order) -> tuple[Harm, ...]:
@@ -350,9 +340,9 @@ def _analyses(
     if "answers" in details:
         answers = details["answers"]
         analyses += [
-            answered(answers, by_length(answers), summary),
+            answered(answers, group.by_length, summary),
             learned_after(rows, runs, summary),
-            placed(answers, by_place(answers), summary),
+            placed(answers, group.by_place, summary),
         ]
         if baseline and accuracies is not None and accuracies.pairs is not None:
             analyses.append(compared(accuracies.pairs, main, baseline, bits, of_answers=True))
@@ -366,7 +356,7 @@ def _analyses(
     if group.units is not None:
         analyses.append(by_period(rows, group.units, summary))
     if "recall" in details:
-        analyses.append(recalled(details["recall"], summary))
+        analyses.append(recalled(details["recall"], group.recall_points, summary))
     if "why/attribution" in details:
         gains = {variant: points for (protocol, variant), points in measured.items() if protocol == quoted.gain}
         variants = dict.fromkeys(rows["variant"])

@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from poscli.drawing.text import distinct
-from poscli.report.gate import undertrained
+from poscli.report.gate import Behind, behind, undertrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, the_train_length, untrained
 from poscli.report.reach import EFFECTIVE, effective_interval, effective_ratio, proven_lengths, safety
@@ -26,7 +26,6 @@ from poscli.report.verdicts import (
     task_verdict,
     verdict,
 )
-from poscli.statistics.comparison import LossTable
 from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
@@ -34,12 +33,12 @@ GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain`
 TAIL = ["growth", *GAIN, "safe", "harmful", "safety", *EFFECTIVE, "verdict", "reason", "machine"]
 
 
-def summarize(rows: pd.DataFrame, *, mix: bool = False, units: LossTable | None = None) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] | None = None) -> pd.DataFrame:
     """One row per encoding over its seeds, the best at the longest length first.
 
     Encodings that are undertrained, not trained, and failed are last, in this order. The others are ranked by
-    perplexity, or by accuracy where the task has right answers. `units` are the losses of single documents, without
-    which the gate (poscli/report/gate.py) knows no intervals.
+    perplexity, or by accuracy where the task has right answers. `found` is what the gate (poscli/report/gate.py)
+    knows of them; without it, the gate knows no intervals.
 
     Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
     `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
@@ -60,7 +59,9 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False, units: LossTable | None 
     all_scores, all_gains = pool(rows, quoted.perplexity), pool(rows, quoted.gain)
     ratios = sorted(set(rows["length"] / train_length))
     measures = ["ppl", "bpb", *(["excess"] if rows["optimum"].notna().any() else []), *task_measures(rows)]
-    weak = {name: (UNDERTRAINED, reason) for name, reason in undertrained(rows, units).items()}
+    weak = {
+        name: (UNDERTRAINED, reason) for name, reason in undertrained(behind(rows) if found is None else found).items()
+    }
     weak |= {name: (NOT_TRAINED, reason) for name, reason in untrained(rows).items()}
     lines = []
     for name, runs in rows.groupby("encoding", sort=True):

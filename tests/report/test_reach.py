@@ -137,7 +137,7 @@ def test_the_summary_has_the_interval_where_single_answers_are_known() -> None:
     rows = results({"a": (1.4, lambda _: 0.0)}, seeds=(0, 1, 2), train_length=32)[0]
     rows = rows.assign(accuracy=rows["ratio"].map({1: 0.99, 2: 0.95, 4: 0.88, 8: 0.5, 16: 0.1}))
     answers = episodes([0.99, 0.95, 0.88, 0.5, 0.1], np.random.default_rng(1))
-    line = summarize(with_ends(rows, answers)).iloc[0]
+    line = summarize(with_ends(rows, by_length(answers))).iloc[0]
     assert (line["effective"], line["effective_low"], line["effective_high"]) == (2, 2, 4)
     line = summarize(rows).iloc[0]
     assert line["effective"] == 2

@@ -17,12 +17,13 @@ from scipy import stats
 from poscli.data.corpora import bayes, periods_of
 from poscli.report import verdicts
 from poscli.report.accuracy import answered, by_length, by_place, placed
-from poscli.report.analyses import audit, by_period, compared, known_limit, recall_points, recalled, seed_spread
+from poscli.report.analyses import audit, by_period, compared, known_limit, seed_spread
 from poscli.report.charts import position_finding
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.groups import split
 from poscli.report.pooling import headline, points_of, pool, with_intervals
+from poscli.report.recall import recall_points, recalled
 from poscli.report.summary import summarize
 from poscli.report.terminal import show_verdicts
 from poscli.report.why import saturates_at
@@ -205,7 +206,7 @@ def test_text_is_recalled_as_far_as_the_last_bin_that_is_sure() -> None:
         ("b", 64, 90, 0.6, 0.5), ("b", 128, 90, 0.09, 0.05), ("b", 32, 90, 2.0, 1.9),
         ("c", 64, 90, 0.8, -0.2), ("d", 64, 49, 0.8, 0.7),
     )  # fmt: skip
-    analysis = recalled(table, named("a", "b", "c", "d"))
+    analysis = recalled(table, recall_points(table), named("a", "b", "c", "d"))
     assert analysis
     assert analysis.answer == (
         "Beyond 64 tokens, text is recalled by b (up to 127 tokens back, +0.600 bits) and a (up to 255 tokens back, "
