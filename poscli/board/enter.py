@@ -22,7 +22,6 @@ from poscli.encodings import full_name
 from poscli.estimate import PlannedJob
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
-from poscli.sweep.drive import makespan
 from poscli.sweep.job import Job, jobs_of, perform, sweeps
 from poscli.sweep.tune import tuning_of
 from poscli.system.console import note
@@ -106,12 +105,11 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
     return Contender(spec, name, Path(file) if file else None, season, chosen, board, out)
 
 
-def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], Crew, float]:
-    """The jobs of the first row, the workers that suit them, and how long they take."""
+def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], Crew]:
+    """The jobs of the first row, and the workers that suit them."""
     jobs = [job for _, job in entry.jobs(device, tuned=False)]
     fitting = suited(crew, jobs)
-    planned = sweeps(jobs, anew=False, threads=fitting.threads)
-    return planned, fitting, makespan((each.seconds for each in planned), fitting.count)
+    return sweeps(jobs, anew=False, threads=fitting.threads), fitting
 
 
 def tune_entry(entry: Contender, crew: Crew, device: str) -> None:

@@ -19,6 +19,7 @@ from poscli.system.progress import duration
 if TYPE_CHECKING:
     from poscli.estimate import PlannedJob
     from poscli.evaluation.protocol import EvaluationSettings
+    from poscli.sweep.crew import Crew
 
 ASKED_FROM = 3600.0  # seconds
 REFUSED_FROM = 60 * 24 * 3600.0  # seconds: no one waits for two months by accident
@@ -40,16 +41,13 @@ def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
             note(f"evaluating up to {longest}, {within}")
 
 
-def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1, start_seconds: float = 0.0) -> None:
-    """Print the jobs, and how long `workers` workers take for all of them, as a table or as a JSON document.
-
-    `start_seconds` pass before the workers begin, if there is anything to do.
-    """
+def show(jobs: list[PlannedJob], as_json: bool, crew: Crew | None = None) -> None:
+    """Print the jobs, and how long a crew takes for all of them, by default this process, as a table or as JSON."""
     from poscli.specs import with_layouts
-    from poscli.sweep.drive import makespan
+    from poscli.sweep.crew import Crew
 
-    total = makespan((job.seconds for job in jobs), workers)
-    total += start_seconds if total else 0.0
+    crew = crew or Crew()
+    workers, total = crew.count, crew.seconds_for(jobs)
     content = {"jobs": [asdict(job) for job in jobs], "workers": workers, "seconds": total}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("encoding", "seed", "parameters", "steps", "done", "memory", "time"):

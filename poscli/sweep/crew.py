@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +12,10 @@ import torch
 from poscli.config.run import RunConfig
 from poscli.config.size import training_bytes
 from poscli.data.tokenizers.bytes import VOCAB
-from poscli.estimate import CORE_SPEED
+from poscli.estimate import CORE_SPEED, PlannedJob
 from poscli.model.flops import training_flops
 from poscli.runs.lock import unlockable
+from poscli.sweep.drive import makespan
 from poscli.sweep.workers import Here, Processes, Workers
 from poscli.system.console import warn_once
 from poscli.system.device import device_of, usable_cores
@@ -54,16 +55,17 @@ class Crew:
         return self.count == 1
 
     @property
-    def start_seconds(self) -> float:
-        """How long it takes until the workers can begin."""
-        return 0.0 if self.alone else START_SECONDS
-
-    @property
     def threads(self) -> int | None:
         """The threads of each run. None if all runs go on in this process, where torch decides."""
         if self.cpus is not None:
             return self.cpus
         return max(1, usable_cores() // self.count) if self.count > 1 else None
+
+    def seconds_for(self, planned: Iterable[PlannedJob], at_work: Workers | None = None) -> float:
+        """How long the workers take for jobs, their start included; `at_work` are those that it came to, if it did."""
+        count, alone = (self.count, self.alone) if at_work is None else (at_work.count, not at_work.elsewhere)
+        seconds = makespan((job.seconds for job in planned), count)
+        return seconds if alone or not seconds else seconds + START_SECONDS
 
     def suited_to(self, configs: Sequence[RunConfig], runs_per_core: int = RUNS_PER_CORE) -> Crew:
         """With a worker of one thread for each core, if no number was asked for and that is faster for these runs.

@@ -80,7 +80,6 @@ def run_board(
     )
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
-    from poscli.sweep.drive import makespan
     from poscli.sweep.job import sweeps, trials_of
     from poscli.system.device import device_of
     from poscli.system.files import check_folder
@@ -98,7 +97,7 @@ def run_board(
         if dry_run and (trials := trials_of(tunings, device)):
             fitting = suited(crew, trials)
             planned = sweeps(trials, anew=False, threads=fitting.threads)
-            plan.show(planned, json_, fitting.count, fitting.start_seconds)
+            plan.show(planned, json_, fitting)
             note("these are the trials; the runs with what they find come after them")
             return
         make_trials(tunings, crew, device)
@@ -113,11 +112,11 @@ def run_board(
         if dry_run and not jobs and seeds < looks[-1]:
             continue  # what comes after these is known
         if dry_run:
-            plan.show(planned, json_, fitting.count, fitting.start_seconds)
+            plan.show(planned, json_, fitting)
             if seeds < looks[-1]:
                 note(f"to {counted(seeds, 'seed')}; which encodings get more follows from what these find")
             return
-        seconds = makespan((each.seconds for each in planned), fitting.count)
+        seconds = fitting.seconds_for(planned)
         note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
         plan.confirm(seconds, "--stage", yes=yes)
         failures += run_missing(jobs, planned, fitting, season, cells, runs)

@@ -65,9 +65,10 @@ def rank_encoding(
     crew = Crew(workers=workers, memory=memory, device=device)
     crew.check()
     entry = contender_of(enc, name, season, chosen, cells or out_ / IN_RESULTS, out_)
-    planned, fitting, seconds = planned_entry(entry, crew, device)
+    planned, fitting = planned_entry(entry, crew, device)
+    seconds = fitting.seconds_for(planned)
     if dry_run:
-        plan.show(planned, json_, fitting.count, fitting.start_seconds)
+        plan.show(planned, json_, fitting)
         return
     plan.confirm(seconds, "--published", yes=yes)
     note(f"{entry.name}: the first row in about {duration(seconds)}")

@@ -90,7 +90,6 @@ def run(
     from poscli.config.suite import load_suite, report_folder
     from poscli.evaluation.evaluate import settings_of
     from poscli.sweep.crew import Crew
-    from poscli.sweep.drive import makespan
     from poscli.sweep.job import jobs_of, needed, sweeps
     from poscli.system.device import threads
     from poscli.system.files import check_folder
@@ -110,10 +109,10 @@ def run(
     planned = sweeps(jobs, anew=force, threads=crew.threads, open_task=opened)
     plan.announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
     if dry_run:
-        plan.show(planned, json_, crew.count, crew.start_seconds)
+        plan.show(planned, json_, crew)
         return
     with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
-        seconds = makespan((job.seconds for job in planned), at_work.count) + crew.start_seconds * at_work.elsewhere
+        seconds = crew.seconds_for(planned, at_work)
         where = f"on {counted(at_work.count, 'worker')}" if at_work.elsewhere else "on this machine"
         note(f"{counted(len(planned), 'job')}, about {duration(seconds)} {where}")
         plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)

@@ -41,7 +41,6 @@ def tune(
     """
     from poscli.cli.screen import run_shown
     from poscli.sweep.crew import Crew
-    from poscli.sweep.drive import makespan
     from poscli.sweep.job import needed, sweeps, trials_of
     from poscli.sweep.tune import tuning_of
     from poscli.system.device import device_of, threads
@@ -56,14 +55,13 @@ def tune(
     crew = crew.suited_to([job.config for job in jobs])
     planned = sweeps(jobs, anew=force, threads=crew.threads)
     if dry_run:
-        plan.show(planned, json_, crew.count, crew.start_seconds)
+        plan.show(planned, json_, crew)
         return
-    seconds = [job.seconds for job in planned]
-    plan.confirm(makespan(seconds, crew.count), "--tokens or --preset", yes=yes)
+    plan.confirm(crew.seconds_for(planned), "--tokens or --preset", yes=yes)
     with threads(crew.threads), crew.assembled(needed(planned), tunings[0].folder / "runs") as at_work:
         for each in tunings if force else ():
             each.forget()
-        run_shown(jobs, seconds, at_work)
+        run_shown(jobs, [job.seconds for job in planned], at_work)
         found = [each.find() for each in tunings]
     emit(json_, found, lambda: _show(found))
     for each in tunings:
