@@ -10,16 +10,14 @@ import hashlib
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.suite import Suite, SuitePart
+from poscli.config.suite import Suite, SuitePart, changed_by
 from poscli.config.validate import Request, validated
 from poscli.system.errors import UsageError, near
-
-R = TypeVar("R", bound=Request)
 
 SEASON = Path(__file__).with_name("season.toml")  # the current one
 STAR = Path(__file__).with_name("star.toml")  # around it, for `poscli predict`
@@ -108,11 +106,11 @@ class Season(Request):
 
     def training_of(self, table: SeasonTable) -> TrainRequest:
         """How the models of a table are trained at L."""
-        return _changed(self.train, table.train)
+        return changed_by(self.train, table.train)
 
     def scoring_of(self, table: SeasonTable) -> ExtrapolateRequest:
         """How the models of a table are scored, on which texts."""
-        changed = _changed(self.extrapolate, table.extrapolate)
+        changed = changed_by(self.extrapolate, table.extrapolate)
         return changed.model_copy(update={"on": [*self.texts, self.control]})
 
     def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
@@ -144,11 +142,6 @@ class Season(Request):
             extrapolate=extrapolate,
             part=[*([SuitePart(encodings=plain)] if plain else []), *parts, *readings],
         )
-
-
-def _changed(request: R, other: R) -> R:
-    """A request with the fields that another one sets."""
-    return request.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
 
 
 @cache

@@ -85,8 +85,8 @@ class Suite(Request):
         """A suite without parts for each part; the suite itself if it has none."""
         changed = [
             {
-                "train": _with(self.train, part.train),
-                "extrapolate": _with(self.extrapolate, part.extrapolate),
+                "train": changed_by(self.train, part.train),
+                "extrapolate": changed_by(self.extrapolate, part.extrapolate),
                 "encodings": part.encodings or self.encodings,
                 "lengths": part.lengths or self.lengths,
                 "seeds": part.seeds or self.seeds,
@@ -96,7 +96,7 @@ class Suite(Request):
         return [self.model_copy(update=changes | {"part": []}) for changes in changed] or [self]
 
 
-def _with(request: RequestT, other: RequestT) -> RequestT:
+def changed_by(request: RequestT, other: RequestT) -> RequestT:
     """A request with the values that the other one sets instead; of a table, with the keys that it sets."""
     values = {name: getattr(other, name) for name in other.model_fields_set}
     tables = {name: getattr(request, name) | value for name, value in values.items() if isinstance(value, dict)}
