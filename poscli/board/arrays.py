@@ -249,26 +249,28 @@ class TableOfCells:
     def regret_interval(self, entry: Entry, seeds: Sequence[int], texts: Sequence[str], at: int = -1) -> Triple:
         """The regret of an encoding with its interval, in which R1 and C are as uncertain as they are.
 
-        `at` is the index of the length, as in `regrets`. The ends come from the seeds that all three have.
+        `at` is the index of the length, as in `regrets`. R1 and C have the seeds that all of them have, which may be
+        fewer than those of the encoding.
 
-        A ratio (x - r) / (c - r) near its estimate q moves as (x - q c - (1 - q) r) / (c - r).
+        A ratio (x - r) / (c - r) near its estimate q moves as (x - (q c + (1 - q) r)) / (c - r).
         """
         of_text = {text: self._anchors(self.ceilings[text]) for text in texts}
         anchors = [each for pair in of_text.values() for each in pair]
         shared = seeds[: min(len(self.seeds_of(*each, self.texts)) for each in anchors)]
-        parts, estimate = {}, 0.0
+        own, of_anchors, estimate = {}, {}, 0.0
         for text, (short, longer) in of_text.items():
             ceiling = self.ceilings[text]
             worth = ceiling.cut - ceiling.long
-            own = self.bits(entry, self.length, text, seeds)[:, at]
-            regret = (own.sum(axis=-1).mean() - ceiling.long) / worth
+            bits = self.bits(entry, self.length, text, seeds)[:, at]
+            regret = (bits.sum(axis=-1).mean() - ceiling.long) / worth
             cut, long = self.bits(*short, text, shared)[:, 0], self.bits(*longer, text, shared)[:, -1]
-            parts[text] = ((own[: len(shared)] - regret * cut - (1 - regret) * long) / (worth * len(texts)))[None]
+            own[text] = bits[None] / (worth * len(texts))
+            of_anchors[text] = (regret * cut + (1 - regret) * long)[None] / (worth * len(texts))
             estimate += regret / len(texts)
         if len(shared) < 2:
             return float(estimate), math.nan, math.nan
-        low, high = NumbersOfEncodings(*self.joined(parts)).interval()
-        off = float(high[0] - low[0]) / 2
+        here, there = (NumbersOfEncodings(*self.joined(parts)) for parts in (own, of_anchors))
+        off = float(here.reach_from(there)[0])
         return float(estimate), float(estimate) - off, float(estimate) + off
 
     def _anchors(self, ceiling: Ceilings) -> list[tuple[Entry, int]]:

@@ -44,8 +44,8 @@ MOST_DEGREES = 100.0  # of freedom that neighbours are worth
 class NumbersOfEncodings:
     """The numbers of E encodings, with what other documents and other seeds would change of them.
 
-    `estimates` `[E]`. `documents` and `seeds` `[E, E]` are covariances of the estimates, and `degrees` are the degrees
-    of freedom of the seeds' part.
+    `estimates` `[E]`. `means` `[E, D]` are what documents change, mean over seeds. `documents` and `seeds` `[E, E]` are
+    covariances of the estimates, and `interaction` is what the spread of seeds adds to that of documents.
     """
 
     def __init__(self, values: Array, shares: Array, texts: NDArray[np.int64]) -> None:
@@ -63,7 +63,7 @@ class NumbersOfEncodings:
         weights = np.sqrt(sizes / np.maximum(sizes - 1, 1))[texts]  # documents of a text lose a degree to its mean
         # What is left of a document when its share of its text's sum is taken away.
         apart = (values - (values @ of_text.T)[:, :, texts] * shares) * weights
-        means = apart.mean(axis=1)
+        self.means = means = apart.mean(axis=1)
         self.documents = means @ means.T
         totals = values.sum(axis=2)
         totals = totals - totals.mean(axis=1, keepdims=True)
@@ -91,13 +91,13 @@ class NumbersOfEncodings:
             # others counts here, too. Two encodings have no others, and get the degrees of their seeds.
             seeds = np.maximum(seeds, prior)
             documents = documents if self.has_others else np.zeros_like(documents)
-        welch = _welch(seeds, degrees, documents, MOST_DEGREES)
+        welch = _welch((seeds, degrees), (documents, MOST_DEGREES))
         return self.estimates[:, None] - self.estimates[None, :], error, welch
 
     def first(self, count: int) -> NumbersOfEncodings:
         """The numbers of the first encodings alone, with what all of them say of spreads."""
         part, own = copy(self), slice(count)
-        part.estimates, part.prior = self.estimates[own], self.prior[own]
+        part.estimates, part.prior, part.means = self.estimates[own], self.prior[own], self.means[own]
         part.documents, part.interaction, part.seeds = (
             each[own, own] for each in (self.documents, self.interaction, self.seeds)
         )
@@ -109,13 +109,25 @@ class NumbersOfEncodings:
         own = self.seeds_count - 1
         degrees = own + self.prior_degrees
         seeds = (own * np.diag(self.seeds) + self.prior_degrees * self.prior / self.seeds_count) / degrees
-        return np.sqrt(documents + seeds), _welch(seeds, degrees, documents, MOST_DEGREES)
+        return np.sqrt(documents + seeds), _welch((seeds, degrees), (documents, MOST_DEGREES))
 
     def interval(self) -> tuple[Array, Array]:
         """The ends of the 95 % interval of every number by itself, `[E]` each."""
         error, degrees = self.errors()
         reach = scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
         return self.estimates - reach, self.estimates + reach
+
+    def reach_from(self, others: NumbersOfEncodings) -> Array:
+        """Half the 95 % interval of each number less that of an encoding of `others`, `[E]`.
+
+        These have been scored on the same documents, and have seeds of their own, which may be fewer.
+        """
+        both = (self, others)
+        documents = ((self.means - others.means) ** 2).sum(axis=1) - sum(np.diag(each.interaction) for each in both)
+        documents = np.maximum(documents, 0.0)
+        seeds = [(np.diag(each.seeds), each.seeds_count - 1.0) for each in both]
+        error = np.sqrt(documents + sum(variance for variance, _ in seeds))
+        return scipy.special.stdtrit(_welch(*seeds, (documents, MOST_DEGREES)), 1 - SIGNIFICANT / 2) * error
 
 
 def _of_pairs(covariance: Array) -> Array:
@@ -124,10 +136,10 @@ def _of_pairs(covariance: Array) -> Array:
     return own[:, None] + own[None, :] - 2 * covariance
 
 
-def _welch(seeds: Array, seed_degrees: float, documents: Array, document_degrees: float) -> Array:
-    """The degrees of freedom of a sum of two variances, after Welch and Satterthwaite."""
-    below = seeds**2 / seed_degrees + documents**2 / document_degrees
-    return np.divide((seeds + documents) ** 2, below, out=np.full_like(seeds, seed_degrees), where=below > 0)
+def _welch(*parts: tuple[Array, float]) -> Array:
+    """The degrees of freedom of a sum of variances, each with its own, after Welch and Satterthwaite."""
+    whole, below = sum(variance for variance, _ in parts), sum(variance**2 / degrees for variance, degrees in parts)
+    return np.divide(whole**2, below, out=np.full_like(whole, parts[0][1]), where=below > 0)
 
 
 def _spread_of_neighbours(estimates: Array, totals: Array) -> tuple[Array, float]:
