@@ -365,13 +365,15 @@ def test_a_worker_process_refuses_what_is_not_a_job(text: str, cause: str, capsy
 def test_options_become_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cores = usable_cores()
     for made, facts in (
-        (Crew(), (1, None, 0)),
-        (Crew(workers=2), (2, max(1, cores // 2), 4)),
-        (Crew(workers=2, cpus=3), (2, 3, 4)),
-        (RayCrew(), (cores, 1, 4)),
-        (RayCrew(cpus=2 * cores), (1, 2 * cores, 4)),
+        (Crew(), (1, None, 9)),
+        (Crew(workers=2), (2, max(1, cores // 2), 4 + 5)),
+        (Crew(workers=2, cpus=3), (2, 3, 4 + 5)),
+        (RayCrew(), (cores, 1, 4 + (9 if cores == 1 else 5))),
+        (RayCrew(cpus=2 * cores), (1, 2 * cores, 4 + 9)),
     ):
-        assert (made.count, made.threads, made.start_seconds) == facts
+        jobs = [SimpleNamespace(seconds=seconds) for seconds in (5, 4)]
+        assert (made.count, made.threads, made.seconds_for(jobs)) == facts
+        assert made.seconds_for([]) == 0
     with Crew(workers=8).assembled([], tmp_path) as alone:  # nothing is left to do
         assert isinstance(alone, Here)
     for single in (Crew(memory=2), Crew(workers=1, gpus=2)):
