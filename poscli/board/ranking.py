@@ -118,9 +118,9 @@ class NumbersOfEncodings:
         return self.estimates - reach, self.estimates + reach
 
     def reach_from(self, others: NumbersOfEncodings) -> Array:
-        """Half the 95 % interval of each number less that of an encoding of `others`, `[E]`.
+        """How far the 95 % interval of the difference between each number and the same row of `others` reaches, `[E]`.
 
-        These have been scored on the same documents, and have seeds of their own, which may be fewer.
+        Both were scored on the same documents. Their seeds may differ in number: they count as drawn for each alone.
         """
         both = (self, others)
         documents = ((self.means - others.means) ** 2).sum(axis=1) - sum(np.diag(each.interaction) for each in both)
@@ -137,7 +137,7 @@ def _of_pairs(covariance: Array) -> Array:
 
 
 def _welch(*parts: tuple[Array, float]) -> Array:
-    """The degrees of freedom of a sum of variances, each with its own, after Welch and Satterthwaite."""
+    """The degrees of freedom of a sum of variances, each with its own degrees, after Welch and Satterthwaite."""
     whole, below = sum(variance for variance, _ in parts), sum(variance**2 / degrees for variance, degrees in parts)
     return np.divide(whole**2, below, out=np.full_like(whole, parts[0][1]), where=below > 0)
 

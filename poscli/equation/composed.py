@@ -97,7 +97,7 @@ class Composed(Encoding):
 def leaf_encodings(encoding: Encoding) -> list[Encoding]:
     """The encodings of a layer, one for each leaf of its spec: the parts of a `Composed`, else the encoding alone.
 
-    A subclass, which has a formula of its own, is one leaf.
+    A subclass of `Composed`, which has a formula of its own, is one leaf.
     """
     return list(encoding.parts) if type(encoding) is Composed else [encoding]
 

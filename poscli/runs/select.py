@@ -54,7 +54,7 @@ def newest_complete(runs: Path, id_: str = "", encoding: str = "") -> Run:
     if not complete:
         run = selected[-1]
         state = run.status()["state"]
-        why = "it has no trained weights to show" if state in ("diverged", "oom", "failed") else "finish it first"
+        why = "it has no trained weights" if state in ("diverged", "oom", "failed") else "finish it first"
         asked = f"--run {id_}: " if id_ else ""
         raise UsageError(f"{asked}{run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
     run = complete[-1]

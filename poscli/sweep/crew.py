@@ -62,7 +62,7 @@ class Crew:
         return max(1, usable_cores() // self.count) if self.count > 1 else None
 
     def seconds_for(self, planned: Iterable[PlannedJob], at_work: Workers | None = None) -> float:
-        """How long the workers take for jobs, their start included; `at_work` are those that it came to, if it did."""
+        """How long the workers take for jobs, their start included: those that are `at_work`, else those asked for."""
         count, alone = (self.count, self.alone) if at_work is None else (at_work.count, not at_work.elsewhere)
         seconds = makespan((job.seconds for job in planned), count)
         return seconds if alone or not seconds else seconds + START_SECONDS

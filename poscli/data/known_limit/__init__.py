@@ -46,12 +46,6 @@ def as_symbols(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(tokens == END, -1, (tokens - FIRST_BYTE) % 256)
 
 
-def in_chunks(losses: Losses, tokens: NDArray[np.int64], targets: int, rows: int) -> NDArray[np.float64]:
-    """The losses `[B, T]` of the last T = `targets` tokens of windows, of so many windows at a time."""
-    parts = (losses(tokens[first : first + rows]) for first in range(0, len(tokens), max(1, rows)))
-    return np.concatenate([np.empty((0, targets)), *parts])
-
-
 class Draw:
     """A stream of random numbers for one document of one text.
 
@@ -122,6 +116,13 @@ class KnownLimit(ABC):
         no number is known, which is what this method returns for sources that do not override it.
         """
         return np.full((len(tokens), tokens.shape[1] - 1), np.nan)
+
+    @staticmethod
+    def in_chunks(losses: Losses, tokens: NDArray[np.int64], targets: int, rows: int) -> NDArray[np.float64]:
+        """The losses `[B, T]` of the last T = `targets` tokens of B windows, computed for `rows` windows at a time."""
+        rows = max(1, rows)
+        parts = (losses(tokens[first : first + rows]) for first in range(0, len(tokens), rows))
+        return np.concatenate([np.empty((0, targets)), *parts])
 
 
 SOURCES: Registry[type[KnownLimit]] = Registry("known-limit source", __name__, subclass_of(KnownLimit))

@@ -9,16 +9,7 @@ import numpy as np
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import (
-    DOCUMENT_TOKENS,
-    MOST_SYMBOLS,
-    SOURCES,
-    Draw,
-    KnownLimit,
-    as_bytes,
-    as_symbols,
-    in_chunks,
-)
+from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, SOURCES, Draw, KnownLimit, as_bytes, as_symbols
 from poscli.data.tokenizers.bytes import END
 
 CHUNK_COUNTS = 1 << 22  # counts of values that are held at once
@@ -109,7 +100,7 @@ class Overwrite(KnownLimit):
 
     def blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         width = tokens.shape[1]
-        return in_chunks(self._blind, tokens, width - 1, CHUNK_COUNTS // (width * self.values))
+        return self.in_chunks(self._blind, tokens, width - 1, CHUNK_COUNTS // (width * self.values))
 
     def _blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         uses = self._uses(tokens)

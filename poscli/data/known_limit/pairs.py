@@ -19,7 +19,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, Draw, KnownLimit, as_bytes, as_symbols, in_chunks
+from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, Draw, KnownLimit, as_bytes, as_symbols
 from poscli.data.tokenizers.bytes import END
 
 PAIRS = DOCUMENT_TOKENS // 2
@@ -61,7 +61,7 @@ class Pairs(KnownLimit):
 
     def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         width = tokens.shape[1]
-        return in_chunks(self._optimum, tokens, width - 1, CHUNK_TOKENS // width)
+        return self.in_chunks(self._optimum, tokens, width - 1, CHUNK_TOKENS // width)
 
     def blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.optimum(tokens)

@@ -10,16 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import (
-    DOCUMENT_TOKENS,
-    MOST_SYMBOLS,
-    SOURCES,
-    Draw,
-    KnownLimit,
-    as_bytes,
-    as_symbols,
-    in_chunks,
-)
+from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, SOURCES, Draw, KnownLimit, as_bytes, as_symbols
 from poscli.data.tokenizers.bytes import END
 
 LEAST_SHARE = 1e-300  # of a symbol that is no repetition, where the noise is 0: its logarithm is a number
@@ -99,10 +90,10 @@ class Period(KnownLimit):
         return self.blind_at_end(tokens, tokens.shape[1] - 1)
 
     def optimum_at_end(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
-        return in_chunks(partial(self._optimum, scored=scored), tokens, scored, CHUNK_WEIGHTS // len(self.periods))
+        return self.in_chunks(partial(self._optimum, scored=scored), tokens, scored, CHUNK_WEIGHTS // len(self.periods))
 
     def blind_at_end(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
-        return in_chunks(partial(self._blind, scored=scored), tokens, scored, CHUNK_WEIGHTS // len(self.periods))
+        return self.in_chunks(partial(self._blind, scored=scored), tokens, scored, CHUNK_WEIGHTS // len(self.periods))
 
     def _optimum(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
         losses = []

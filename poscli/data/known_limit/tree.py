@@ -17,7 +17,6 @@ from poscli.data.known_limit import (
     KnownLimit,
     as_bytes,
     as_symbols,
-    in_chunks,
 )
 from poscli.data.tokenizers.bytes import END
 
@@ -89,7 +88,7 @@ class Tree(KnownLimit):
 
     def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         rows = CHUNK_COUNTS // (int(self.starts[-1]) * self.symbols)
-        return in_chunks(self._optimum, tokens, tokens.shape[1] - 1, rows)
+        return self.in_chunks(self._optimum, tokens, tokens.shape[1] - 1, rows)
 
     def _optimum(self, tokens_BN: NDArray[np.int64]) -> NDArray[np.float64]:
         """The best possible losses of a few windows, `[B, T]`."""
