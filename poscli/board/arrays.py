@@ -138,7 +138,7 @@ class TableOfCells:
     def missing(self, entry: Entry) -> int:
         """How many cells are missing to the first look."""
         cells = self.cells[entry, self.length]
-        wanted = [(text, seed) for text in (*self.texts, self.season.control) for seed in self.season.seeds(LOOKS[0])]
+        wanted = [(text, seed) for text in self.season.scored for seed in self.season.seeds(LOOKS[0])]
         return sum(each not in cells for each in wanted)
 
     def failure(self, entry: Entry) -> str:

@@ -84,7 +84,7 @@ def measure_texts(season: Season, cells: Path) -> None:
     """Measure and keep how far back the season's texts repeat themselves, where that is not done."""
     train = season.train
     assert train.length is not None
-    for text in (*season.texts, season.control):
+    for text in season.scored:
         if (cells / profile_file(season.name, text)).exists():
             continue
         try:

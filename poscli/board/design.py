@@ -18,21 +18,25 @@ what a model is to do at a distance beyond L it can only do with something that 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import tomli_w
 
 from poscli.data.profile import DistanceProfile
+from poscli.drawing.text import listed
 from poscli.system.errors import DataError
 
 HEADS = 4  # of the board's models, over which alibi's slopes are spread
 FEWEST = 100  # copies, for a profile that says something
 FAR_SHARE = 0.2  # of the copies beyond the window, from which on layers without positions pay
 KERPLE_FILE = "designed.py"
-KERPLE = '''"""kerple-log for copies that get rarer as d^-{exponent:.3g}, one in ten within {near:.0f} tokens."""
+KERPLE = '''"""kerple-log that begins at what a text's distances say, instead of at random."""
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +46,15 @@ from poscli.encodings import Encoding, Shape
 
 
 class DesignedKerple(Encoding):
-    """s_ij -= r1 log(1 + r2 (i - j)), learned per head from r1 = {exponent:.3g} and r2 = 1 / {near:.0f} on."""
+    """s_ij -= r1 log(1 + r2 (i - j)), learned per head from r1 = `falls` and r2 = 1 / `near` on.
 
-    def __init__(self, shape: Shape) -> None:
+    `falls` is the exponent with which copies get rarer, and one in ten of them lies within `near` tokens.
+    """
+
+    def __init__(self, shape: Shape, *, falls: float = 1.0, near: float = 16.0) -> None:
         super().__init__(shape)
-        self.r1 = nn.Parameter(torch.full((shape.heads,), {r1:.4f}))  # before softplus, as r2
-        self.r2 = nn.Parameter(torch.full((shape.heads,), {r2:.4f}))
+        before = [math.log(math.expm1(value)) for value in (falls, 1 / near)]  # softplus
+        self.r1, self.r2 = (nn.Parameter(torch.full((shape.heads,), value)) for value in before)
 
     def distance_bias(self, d: Tensor) -> Tensor:
         r1, r2 = softplus(self.r1)[:, None], softplus(self.r2)[:, None]
@@ -92,7 +99,7 @@ class Distances:
 
 
 def designs(distances: Distances, length: int) -> list[Designed]:
-    """The variants for a text with training windows of `length` tokens; the file of kerple-log is `kerple_source`."""
+    """The variants for a text with training windows of `length` tokens; the file of kerple-log is `KERPLE`."""
     near, middle, far = (distances.quantile(share) for share in (0.1, 0.5, 0.9))
     most = max(1.0, math.log2(far / near) * HEADS / (HEADS - 1))
     last = max(1, round(min(length / 2, middle)))
@@ -101,7 +108,8 @@ def designs(distances: Distances, length: int) -> list[Designed]:
     turning = min(1.0, max(0.1, share))
     base = max(1.5, (window / (2 * math.pi)) ** (1 / turning))
     beyond = 1 - share
-    layout = f"rope+window({window})|none+logn" if beyond > FAR_SHARE else f"rope+window({window})"
+    near_layers = "rope+window" if window == length else f"rope+window({window})"
+    layout = f"{near_layers}|none+logn" if beyond > FAR_SHARE else near_layers
     return [
         Designed(
             f"alibi(far={far:.0f},most={most:.3g})",
@@ -109,7 +117,7 @@ def designs(distances: Distances, length: int) -> list[Designed]:
             f"one in ten copies lies within {near:.0f} tokens, nine in ten within {far:.0f}: as far as its heads see",
         ),
         Designed(
-            f"{KERPLE_FILE}:DesignedKerple",
+            f"{KERPLE_FILE}:DesignedKerple(falls={distances.exponent:.2f},near={near:.0f})",
             "kerple-log",
             f"copies get rarer as d^-{distances.exponent:.2f}, and so does the weight of a key: that is r1, and r2 is "
             f"1/{near:.0f}",
@@ -137,33 +145,29 @@ def designs(distances: Distances, length: int) -> list[Designed]:
     ]
 
 
-def kerple_source(distances: Distances) -> str:
-    """The Python file of the designed kerple-log."""
-    near = distances.quantile(0.1)
-    before = {"r1": distances.exponent, "r2": 1 / near}
-    return KERPLE.format(
-        exponent=distances.exponent,
-        near=near,
-        **{name: math.log(math.expm1(value)) for name, value in before.items()},
-    )
+def suite_source(designed: Mapping[str, Sequence[Designed]], length: int, tokenizer: str, folder: Path) -> str:
+    """A suite that trains on each text, with three seeds, every design for it and what that is a variant of.
 
-
-def suite_source(designed: Sequence[Designed], text: str, length: int, tokenizer: str, folder: Path) -> str:
-    """A suite that trains every design and what it is a variant of on the text, with three seeds.
-
-    The file of kerple-log lies in `folder`.
+    Its claims are that designs lose less at 16 L. The file of kerple-log lies in `folder`.
     """
-    written = [each.spec.replace(KERPLE_FILE, f"{folder}/{KERPLE_FILE}") for each in designed]
-    specs = dict.fromkeys(
-        spec for pair in zip((each.default for each in designed), written, strict=True) for spec in pair
-    )
+    parts, claims = [], {}
+    for text, of_text in designed.items():
+        written = [each.spec.replace(KERPLE_FILE, f"{folder}/{KERPLE_FILE}") for each in of_text]
+        pairs = list(zip((each.default for each in of_text), written, strict=True))
+        parts.append({"encodings": list(dict.fromkeys(chain(*pairs))), "train": {"corpus": text}})
+        for default, spec in pairs:
+            if spec != default:
+                claims[default, spec] = {
+                    "says": f"{spec} loses less at 16 L than {default}",
+                    "source": "poscli design",
+                    "when": [{"of": spec, "over": default, "at": 16, "less": 0}],
+                }
     return tomli_w.dumps(
         {
-            "title": f"Designed for {text}, beside the defaults",
-            "encodings": list(specs),
+            "title": f"Designed for {listed(list(designed))}, beside the defaults",
+            "encodings": list(dict.fromkeys(each.default for of_text in designed.values() for each in of_text)),
             "seeds": [0, 1, 2],
             "train": {
-                "corpus": text,
                 "tokenizer": tokenizer,
                 "preset": "copy",
                 "length": length,
@@ -171,5 +175,7 @@ def suite_source(designed: Sequence[Designed], text: str, length: int, tokenizer
                 "tokens": 1_500_000,
             },
             "extrapolate": {"max_len": "16x", "tokens": 4096, "baselines": []},
+            "part": parts,
+            "claim": list(claims.values()),
         }
     )

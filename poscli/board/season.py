@@ -51,12 +51,21 @@ class Season(Request):
 
     name: str = Field(description="What the season is called; its seeds follow from it.")
     texts: list[str] = Field(min_length=1, description="The corpora whose mean ranks the encodings.")
-    control: str = Field(description="A corpus that is scored as well, on which no context beyond L can help.")
+    control: str = Field(
+        "",
+        description="A corpus that is scored as well, on which no context beyond L can help. Tables with ceilings, "
+        "whose encodings are ranked, need one.",
+    )
     encodings: list[str] = Field([], description="The specs that are trained in tables which name none.")
     train: TrainRequest = Field(description="How models are trained.")
     extrapolate: ExtrapolateRequest = Field(description="How they are scored, on each of the texts.")
     table: list[SeasonTable] = Field(min_length=1, description="The tables, written [[table]].")
     task: list[SeasonTask] = Field([], description="Tasks whose accuracies stand beside the ranks, written [[task]].")
+
+    @property
+    def scored(self) -> list[str]:
+        """The corpora that models are scored on: the texts, and the control if there is one."""
+        return [*self.texts, self.control] if self.control else self.texts
 
     def seeds(self, count: int) -> list[int]:
         """The first seeds of the season."""
@@ -78,6 +87,8 @@ class Season(Request):
             raise ValueError("the table [train] needs length and batch; add them")
         if any(table.ceilings for table in self.table) and not isinstance(self.extrapolate.max_len, int):
             raise ValueError("ceilings are trained on windows of max_len tokens; add it to [extrapolate], such as 1024")
+        if any(table.ceilings for table in self.table) and not self.control:
+            raise ValueError("tables with ceilings are ranked, and need a control: add it, such as 'spliced'")
         names = [*(table.name for table in self.table), *(task.name for task in self.task)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two tables or tasks are called {twice[0]!r}; give one another name")
@@ -111,7 +122,7 @@ class Season(Request):
     def scoring_of(self, table: SeasonTable) -> ExtrapolateRequest:
         """How the models of a table are scored, on which texts."""
         changed = changed_by(self.extrapolate, table.extrapolate)
-        return changed.model_copy(update={"on": [*self.texts, self.control]})
+        return changed.model_copy(update={"on": self.scored})
 
     def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
         """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""

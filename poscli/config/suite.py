@@ -17,6 +17,7 @@ from poscli.system.errors import UsageError, near
 RequestT = TypeVar("RequestT", bound=Request)
 Seed = Annotated[int, Field(ge=0, le=MOST)]
 Lengths = Literal["published", "scaled", "both"]
+Rates = Literal["published", "tuned", "both"]
 
 
 class SuitePart(Request):
@@ -26,6 +27,7 @@ class SuitePart(Request):
         [], min_length=1, description="The encodings of this part; by default those of the suite."
     )
     lengths: Lengths | None = Field(None, description="The lengths of these; by default as the suite has them.")
+    recipe: Rates | None = Field(None, description="The learning rates of this part; by default as the suite has them.")
     seeds: list[Seed] = Field([], min_length=1, description="The seeds of this part; by default those of the suite.")
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
     extrapolate: ExtrapolateRequest = Field(
@@ -52,7 +54,7 @@ class Suite(Request):
         description="Lengths that encodings leave at their defaults: as published, in tokens; scaled to L in the "
         "proportion of the paper, where it is known, such as t5(far=0.25L); or both, as encodings of their own.",
     )
-    recipe: Literal["published", "tuned", "both"] = Field(
+    recipe: Rates = Field(
         "published",
         description="Learning rates: as published, those of the table [train]; tuned, the best of nine trials of equal "
         "budget of every encoding, which `poscli tune` has made before; or both, as lines of their own.",
@@ -89,6 +91,7 @@ class Suite(Request):
                 "extrapolate": changed_by(self.extrapolate, part.extrapolate),
                 "encodings": part.encodings or self.encodings,
                 "lengths": part.lengths or self.lengths,
+                "recipe": part.recipe or self.recipe,
                 "seeds": part.seeds or self.seeds,
             }
             for part in self.part

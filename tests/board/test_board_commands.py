@@ -128,10 +128,19 @@ def test_the_board_is_the_same_bytes_twice(board, tmp_path):
 
 def test_a_board_of_encodings_that_no_paper_has_is_built(board, tmp_path):
     season = season_of(board[1])
-    texts = (*season.texts, season.control)
+    texts = season.scored
     plant(tmp_path / "cells", {"smear": (2.0, 1.6), "none": (2.0, 1.8)}, table="small", texts=texts, season=season)
     built = cli("board", "build", "--season", board[1], "--cells", tmp_path / "cells", "--to", tmp_path / "board")
     assert built.code == 0, built.err
+
+
+def test_what_is_not_ranked_needs_no_control(board, tmp_path):
+    lines = board[1].read_text().splitlines(keepends=True)
+    without = "".join(line for line in lines if not line.startswith(("control", "ceilings")))
+    (tmp_path / "season.toml").write_text(without)
+    season = season_of(tmp_path / "season.toml")
+    for _, job in jobs_of_board(season, 1, "cpu", tmp_path / "runs", {"small": None}):
+        assert job.config.task != "language" or job.extrapolate.on == season.texts
 
 
 @pytest.mark.parametrize(
@@ -157,6 +166,7 @@ def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
     [
         ("max_len = 32", 'max_len = "2x"', "ceilings are trained on windows of max_len tokens"),
         ("batch = 4", "", "needs length and batch"),
+        ("control = ", "# ", "tables with ceilings are ranked, and need a control"),
         ('table = "small"', 'table = "large"', "is of table 'large', which is not there"),
         ('name = "find"', 'name = "small"', "two tables or tasks are called 'small'"),
         ("[extrapolate]", "[extrapolat]", "the key 'extrapolate' is missing"),
@@ -173,7 +183,7 @@ def test_a_season_that_cannot_be_is_refused_in_one_line(board, tmp_path, line, o
 
 def test_with_three_seeds_only_what_is_not_decided_gets_more(board, tmp_path):
     season = season_of(board[1])
-    texts = (*season.texts, season.control)
+    texts = season.scored
     plant(tmp_path, {"none": (2.0, 1.8), "rope as rope+window": (2.0, 1.8), "rope": (2.0, 2.9)}, table="small",
           texts=texts, season=season)  # fmt: skip
     encodings = {"small": None}
@@ -183,7 +193,7 @@ def test_with_three_seeds_only_what_is_not_decided_gets_more(board, tmp_path):
 
 def test_tables_that_are_decided_get_no_more_seeds(board, tmp_path):
     season = season_of(board[1])
-    texts = (*season.texts, season.control)
+    texts = season.scored
     plant(tmp_path, {"none": (2.0, 1.5), "rope": (2.0, 2.9)}, table="small", texts=texts, season=season)
     more = undecided(season, tmp_path, {"small": None})
     assert more == {"small": ()}
@@ -193,7 +203,7 @@ def test_tables_that_are_decided_get_no_more_seeds(board, tmp_path):
 def test_with_tuned_rates_the_top_group_is_that_of_tuned_rates(board, tmp_path):
     season = season_of(board[1])
     plant(tmp_path, {"none": (2.0, 1.5), "rope": (2.0, 2.9)}, table="small", season=season,
-          texts=(*season.texts, season.control))  # fmt: skip
+          texts=season.scored)  # fmt: skip
     for cell in read_cells(tmp_path, "tests"):
         if cell.trained_at == 16:
             tuned = cell.model_copy(update={"recipe": {"matrix_lr": 0.1}, "hundredths": cell.hundredths[:1] * 2})

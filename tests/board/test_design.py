@@ -1,15 +1,19 @@
 """`poscli design`: designs follow from how far back a text repeats itself, and orders from other texts are tested."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from cli_runner import cli
 from planted_board import plant
 
 from poscli.board.cells import TextProfile, profile_file, write_kept
 from poscli.board.season import current_season
 from poscli.config.suite import load_suite
+from poscli.encodings import Shape
+from poscli.specs import build, parse
 from poscli.sweep.job import jobs_of
 
 EXPONENTS = {"code": 0.5, "prose": 1.0, "records": 1.5, "echo": 2.0}
@@ -49,13 +53,13 @@ def design(cells, text, *options):
 
 def designed(cells, folder: Path, distance: int) -> dict[str, str]:
     """The designs for a text that repeats itself after so many bytes, by what they are variants of."""
-    rows = design(cells, repeating(folder, distance), "--json").json["designed"]
-    return {row["default"]: row["spec"] for row in rows}
+    (of_text,) = design(cells, repeating(folder, distance), "--json").json["texts"]
+    return {row["default"]: row["spec"] for row in of_text["designed"]}
 
 
 def test_far_copies_get_layers_that_see_far(cells, tmp_path):
     found = designed(cells, tmp_path, FAR)
-    assert found["rope+window|none+logn"] == "rope+window(32)|none+logn"
+    assert found["rope+window|none+logn"] == "rope+window|none+logn"
     assert found["t5"] == "t5(far=16)"  # half of L has to teach the last bucket
     assert found["rope"].startswith("p-rope(p=0.10")  # most pairs see content only
 
@@ -77,22 +81,36 @@ def test_the_widest_head_of_alibi_sees_as_far_as_the_copies_lie(cells, tmp_path)
     assert 64 <= int(far.removeprefix("alibi(far=").split(",")[0]) <= 128
 
 
-def test_the_suite_tries_every_design_beside_its_default(cells, tmp_path):
-    text = repeating(tmp_path, FAR)
-    done = design(cells, text, "--to", tmp_path / "tried")
+def test_the_suite_tries_every_design_on_its_text_beside_its_default(cells, tmp_path):
+    texts = {}
+    for name, distance in (("near", NEAR), ("far", FAR)):
+        (tmp_path / name).mkdir()
+        texts[name] = repeating(tmp_path / name, distance)
+    done = cli("design", *texts.values(), "--cells", cells, *SHAPE, "--to", tmp_path / "tried")
     assert done.code == 0, done.err
     suite = load_suite(tmp_path / "tried" / "suite.toml")
-    assert (suite.train.corpus, suite.train.length, len(suite.seeds)) == (text, 32, 3)
     jobs = jobs_of(suite, "cpu", tmp_path / "runs")  # every spec can be trained
-    trained = {job.config.encoding for job in jobs}
-    assert {"alibi", "kerple-log", "t5", "rope"} < trained
-    assert (len(trained), len(jobs)) == (10, 30)
+    assert len(jobs) == (10 + 9) * 3  # the layout for the far text is the default
+    assert len(suite.claim) == 5 + 4
+    trained = {name: {job.config.encoding for job in jobs if job.config.corpus == texts[name]} for name in texts}
+    assert {"alibi", "kerple-log", "t5", "rope", "rope+window|none+logn"} <= trained["near"] & trained["far"]
+    assert "t5(far=12)" in trained["near"] - trained["far"]
+    assert "t5(far=16)" in trained["far"] - trained["near"]
 
 
 def test_the_written_encoding_is_right(cells, tmp_path):
     design(cells, repeating(tmp_path, FAR), "--to", tmp_path)
-    done = cli("verify", f"{tmp_path / 'designed.py'}:DesignedKerple")
+    done = cli("verify", f"{tmp_path / 'designed.py'}:DesignedKerple(falls=0.5,near=20)")
     assert done.code == 0, done.out
+
+
+def test_the_written_encoding_begins_at_the_exponent(tmp_path, cells):
+    design(cells, repeating(tmp_path, FAR), "--to", tmp_path)
+    spec = f"{tmp_path / 'designed.py'}:DesignedKerple(falls=0.5,near=20)"
+    encoding = build(parse(spec), Shape(width=16, heads=2, layers=1, length=32), seed=0)[0]
+    bias = encoding.distance_bias(torch.tensor([0.0, 20.0, 380.0]))
+    expected = torch.tensor([0.0, -0.5 * math.log(2), -0.5 * math.log(20)])
+    torch.testing.assert_close(bias, expected.expand(2, 3))
 
 
 def test_encodings_come_in_the_order_of_the_board_without_those_that_learned_nothing(cells, tmp_path):

@@ -34,7 +34,6 @@ LARGER = Size(width=256, layers=8, length=256, tokens=6_000_000)
 HELD_OUT = """
 name = "larger"
 texts = ["code"]
-control = "spliced"
 
 [train]
 corpus = "panel"
@@ -205,7 +204,7 @@ def test_predictions_that_hold_are_counted(held_out):
     assert shares["change within its 95 % interval"][0] >= 8  # planted without noise, intervals are as wide as rounding
     assert shares["failure length within a factor of 1.5"] == (2, 2)
     assert shares["no failure up to 16 L"] == (2, 2)
-    assert (found["ceiling"]["right"], found["ceiling"]["count"]) == (12, 12)
+    assert (found["ceiling"]["right"], found["ceiling"]["count"]) == (6, 6)
     assert found["misses"] == []
     assert (found["encodings"], found["seeds"]) == (4, 2)
 

@@ -49,7 +49,7 @@ def plant(
     assert isinstance(long, int)
     doublings = tuple(short << n for n in range((long // short).bit_length()))
     random = np.random.default_rng(draw)
-    for text in texts or (*season.texts, season.control):
+    for text in texts or season.scored:
         scored = Scored(
             season=season.name,
             text=text,

@@ -76,6 +76,11 @@ def test_a_suite_takes_the_best_of_nine_trials(folder: Path) -> None:
     Path("tuned.toml").write_text(SUITE.replace('"tuned"\n[', '"both"\n['))
     jobs = cli("run", "tuned.toml", "--dry-run", "--json").json["jobs"]
     assert [job["encoding"] for job in jobs] == ["none", "none (tuned recipe)"]
+    Path("tuned.toml").write_text(
+        SUITE.replace('recipe = "tuned"\n', "") + '[[part]]\nencodings = ["rope"]\n[[part]]\nrecipe = "tuned"\n'
+    )
+    jobs = cli("run", "tuned.toml", "--dry-run", "--json").json["jobs"]
+    assert [job["encoding"] for job in jobs] == ["rope", "none (tuned recipe)"]
 
 
 def test_a_trial_that_lacks_memory_is_made_again_by_the_same_command_and_refused_force_deletes_nothing(

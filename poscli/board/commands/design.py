@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poscli.board.commands.board import CELLS, Cells
+from poscli.cli import complete
 from poscli.cli.commands import command
-from poscli.cli.options import Json, TextArgument, TokenizerOption
+from poscli.cli.options import Json, TokenizerOption
 from poscli.system.console import emit, note, out
 from poscli.system.errors import UsageError
 
@@ -26,7 +28,10 @@ FIRST = 10  # encodings of the expected order
 
 @command("design", after="predict")
 def design_encodings(
-    text: TextArgument,
+    texts: Annotated[
+        list[str],
+        typer.Argument(help="Texts as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora),
+    ],
     *,
     tokenizer: TokenizerOption = "bytes",
     length: Annotated[
@@ -39,9 +44,9 @@ def design_encodings(
     cells: Cells = CELLS,
     json_: Json = False,
 ) -> None:
-    """Slopes, buckets, windows, frequencies and layout for a text, from how far back it repeats itself, untrained.
+    """Slopes, buckets, windows, frequencies and layout for texts, from how far back they repeat themselves, untrained.
 
-    It also says which encodings to expect in front on that text, and how often such an order held.
+    It also says which encodings to expect in front, and how often the order on other texts held.
     """
     from poscli.board import design
     from poscli.board.cells import read_profiles
@@ -57,9 +62,9 @@ def design_encodings(
         check_folder(to, "--to")
         if not re.fullmatch(r"[^+|(),=\s]+", str(to)):
             raise UsageError(f"--to {str(to)!r} has a space or one of +|(),= in it, which specs cannot have; rename it")
-    profile = distance_profile(load_corpus(text, tokenizer=tokenizer), window_lengths(length))
-    distances = design.Distances(profile)
-    designed = design.designs(distances, length)
+    lengths = window_lengths(length)
+    profiles = {text: distance_profile(load_corpus(text, tokenizer=tokenizer), lengths) for text in texts}
+    designed = {text: design.designs(design.Distances(profile), length) for text, profile in profiles.items()}
     season = current_season()
     rows = losses_by_size(cells, season)
     orders = Orders(
@@ -68,16 +73,18 @@ def design_encodings(
     )
     order, held = orders.on_all(), orders.left_out()
     document = {
-        "profile": asdict(profile),
-        "designed": [asdict(each) for each in designed],
+        "texts": [
+            {"text": text, "profile": asdict(profile), "designed": [asdict(each) for each in designed[text]]}
+            for text, profile in profiles.items()
+        ],
         "order": order,
         "left_out": [asdict(each) for each in held],
     }
-    emit(json_, document, lambda: _show(profile, designed, order, held))
+    emit(json_, document, lambda: _show(profiles, designed, order, held))
     if to is not None:
         files = {
-            design.KERPLE_FILE: design.kerple_source(distances),
-            "suite.toml": design.suite_source(designed, text, length, tokenizer, to),
+            design.KERPLE_FILE: design.KERPLE,
+            "suite.toml": design.suite_source(designed, length, tokenizer, to),
         }
         for name, content in files.items():
             write_atomic(to / name, content)
@@ -85,28 +92,38 @@ def design_encodings(
         note(f"written: {to / 'suite.toml'}; `poscli run {suite}` trains the designs beside the defaults")
 
 
-def _show(profile: DistanceProfile, designed: list[Designed], order: list[str], held: list[LeftOut]) -> None:
-    """Print how far back the text repeats itself, the designs, and the order to expect."""
+def _show(
+    profiles: Mapping[str, DistanceProfile],
+    designed: Mapping[str, Sequence[Designed]],
+    order: Sequence[str],
+    held: Sequence[LeftOut],
+) -> None:
+    """Print how far back each text repeats itself, the designs for it, and the order to expect."""
     from rich.text import Text
 
     from poscli.board.show import grid_of
     from poscli.report.table import Column, words
     from poscli.specs import with_layouts
 
-    console, found = out(), sum(profile.counts)
-    octaves = [
-        words("distance", (f"{first} to {last}" for first, last in profile.octaves)),
-        Column("of the copies", tuple(f"{100 * count / found:.0f} %" for count in profile.counts)),
-    ]
-    tokens = f"{found:,} of {profile.tokens:,} tokens could be copied from"
-    console.print(grid_of(octaves, range(len(profile.octaves)), title=f"How far back {tokens}"))
-    columns = [
-        words("designed", (each.spec for each in designed)),
-        words("in place of", (with_layouts(each.default) for each in designed)),
-        words("because", (each.why for each in designed)),
-    ]
-    console.print(grid_of(columns, range(len(designed)), title="\nDesigned, and not tried yet"))
-    console.print(Text("\nExpected in front on this text, as on the board", style="bold"))
+    console = out()
+    for text, profile in profiles.items():
+        found, of_text = sum(profile.counts), designed[text]
+        octaves = [
+            words("distance", (f"{first} to {last}" for first, last in profile.octaves)),
+            Column("of the copies", tuple(f"{100 * count / found:.0f} %" for count in profile.counts)),
+        ]
+        tokens = f"{found:,} of {profile.tokens:,} tokens could be copied from"
+        console.print(Text(f"How far back {tokens}: {text}", style="bold"))
+        console.print(grid_of(octaves, range(len(profile.octaves))))
+        columns = [
+            words("designed", (each.spec for each in of_text)),
+            words("in place of", (with_layouts(each.default) for each in of_text)),
+            words("because", (each.why for each in of_text)),
+        ]
+        console.print(Text("\nDesigned, and not tried yet", style="bold"))
+        console.print(grid_of(columns, range(len(of_text))))
+        console.print()
+    console.print(Text("Expected in front, as on the board", style="bold"))
     console.print(Text(", ".join(map(with_layouts, order[:FIRST]))))
     right, count = (sum(getattr(each, name) for each in held) for name in ("right", "count"))
     if not count:

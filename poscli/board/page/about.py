@@ -77,7 +77,7 @@ def commands_of(row: Row, season: Season, table: SeasonTable) -> str:
     seeds = " ".join(map(str, season.seeds(max(1, row.seeds))))
     asked = season.scoring_of(table).model_dump(include={"max_len", "tokens", "stride", "ngram"})
     scored = evaluation_options(asked, spec_in_label(row.encoding) if read_as else "")
-    texts = [word for text in (*season.texts, season.control) for word in ("--on", text)]
+    texts = [word for text in season.scored for word in ("--on", text)]
     return (
         f"for seed in {seeds}; do {train} --seed $seed; done && "
         f"{command_line('poscli', 'extrapolate', '--enc', trained, *scored, *texts)}"
