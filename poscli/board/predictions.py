@@ -33,6 +33,7 @@ from poscli.board.scaling import (
     SizeFits,
     failure,
     losses_by_size,
+    losses_on_board,
     size_of,
 )
 from poscli.board.season import STAR, Season, season_of
@@ -120,8 +121,11 @@ def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
     return file, without
 
 
-def score_predictions(folder: Path) -> Score:
-    """Count what held of the predictions in a folder, and write what was found; CorruptError if they were changed."""
+def score_predictions(folder: Path, board: Path) -> Score:
+    """Count what held of the predictions in a folder, and write what was found; CorruptError if they were changed.
+
+    Beside it stands how often the order of the board's smallest models holds, of the cells in the folder `board`.
+    """
     season = _season(folder)
     registered, predicted = _read_predicted(folder)
     rows = losses_by_size(folder / "cells", season)
@@ -145,6 +149,8 @@ def score_predictions(folder: Path) -> Score:
     pairs = _pairs(both, seeds)
     shares = [_of_pairs(f"order on {text}", own) for text, own in pairs.groupby("text", sort=False)]
     shares.append(_of_pairs("order", pairs))
+    if (unfitted := _of_pairs("order of the board, nothing fitted", _pairs(_as_on_board(both, board), seeds))).count:
+        shares.append(unfitted)
     misses = [
         Miss(row.text, f"{row.one} less {row.other} at {RATIOS[-1]} L", row.predicted, row.found)
         for row in pairs[~pairs["held"]].itertuples()
@@ -205,6 +211,12 @@ def _pairs(both: pd.DataFrame, seeds: dict[tuple[str, str], pd.Series]) -> pd.Da
                 rows.append((text, one["encoding"], other["encoding"], expected, apart.mean(), held))
     columns = ["text", "one", "other", "predicted", "found", "held"]
     return pd.DataFrame(rows, columns=columns).astype({"held": bool})
+
+
+def _as_on_board(both: pd.DataFrame, board: Path) -> pd.DataFrame:
+    """The same rows, predicted to lose what the smallest models of the board do."""
+    losses = losses_on_board(board).groupby(["encoding", "text"])[LONGEST].mean().rename(f"{LONGEST}_predicted")
+    return both.drop(columns=losses.name).merge(losses, how="left", on=["encoding", "text"])
 
 
 def _of_pairs(name: str, pairs: pd.DataFrame) -> Share:

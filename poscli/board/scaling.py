@@ -94,6 +94,12 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def losses_on_board(folder: Path) -> pd.DataFrame:
+    """What the smallest models of the board lose, as `losses_by_size`."""
+    rows = losses_by_size(folder, current_season())
+    return rows[rows["layers"] == rows["layers"].min()]
+
+
 @dataclass(frozen=True)
 class Fit:
     """Least squares with an intercept for each encoding and slopes in common, of one outcome on one text."""

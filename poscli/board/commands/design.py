@@ -51,7 +51,7 @@ def design_encodings(
     from poscli.board import design
     from poscli.board.cells import read_profiles
     from poscli.board.orders import Orders, exponents_of
-    from poscli.board.scaling import losses_by_size
+    from poscli.board.scaling import losses_on_board
     from poscli.board.season import current_season
     from poscli.data import load_corpus
     from poscli.data.ngram import window_lengths
@@ -66,11 +66,7 @@ def design_encodings(
     profiles = {text: distance_profile(load_corpus(text, tokenizer=tokenizer), lengths) for text in texts}
     designed = {text: design.designs(design.Distances(profile), length) for text, profile in profiles.items()}
     season = current_season()
-    rows = losses_by_size(cells, season)
-    orders = Orders(
-        rows[rows["layers"] == rows["layers"].min()],
-        exponents_of(read_profiles(cells, season.name), season.texts),
-    )
+    orders = Orders(losses_on_board(cells), exponents_of(read_profiles(cells, season.name), season.texts))
     order, held = orders.on_all(), orders.left_out()
     document = {
         "texts": [

@@ -86,7 +86,7 @@ def predict_size(
         if asked and (given_too := [option for option, value in unfit.items() if value]):
             raise UsageError(f"{mode} takes no {' and '.join(given_too)}: nothing would come of it; leave it out")
     if score:
-        counted = predictions.score_predictions(score)
+        counted = predictions.score_predictions(score, cells)
         emit(json_, as_json(asdict(counted), PLACES), lambda: _show_score(counted))
         return
     given = {"width": width, "layers": layers, "length": length}
