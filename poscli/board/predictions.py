@@ -145,11 +145,14 @@ def score_predictions(folder: Path, board: Path) -> Score:
     both = predicted.merge(found, on=["encoding", "text"], suffixes=("_predicted", ""))
     if both.empty:
         raise DataError(f"nothing in {folder / 'predicted.csv'} has been trained yet")
-    seeds = {(text, name): of.set_index("seed")[LONGEST] for (text, name), of in rows.groupby(["text", "encoding"])}
-    pairs = _pairs(both, seeds)
-    shares = [_of_pairs(f"order on {text}", own) for text, own in pairs.groupby("text", sort=False)]
-    shares.append(_of_pairs("order", pairs))
-    if (unfitted := _of_pairs("order of the board, nothing fitted", _pairs(_as_on_board(both, board), seeds))).count:
+    pairs = pairs_told_apart(both, rows)
+    shares = [share_of_pairs(f"order on {text}", own) for text, own in pairs.groupby("text", sort=False)]
+    shares.append(share_of_pairs("order", pairs))
+    if (
+        unfitted := share_of_pairs(
+            "order of the board, nothing fitted", pairs_told_apart(as_on_board(both, board), rows)
+        )
+    ).count:
         shares.append(unfitted)
     misses = [
         Miss(row.text, f"{row.one} less {row.other} at {RATIOS[-1]} L", row.predicted, row.found)
@@ -169,7 +172,7 @@ def score_predictions(folder: Path, board: Path) -> Score:
     shares += _failures(both)
     misses.sort(key=lambda miss: -abs(miss.found - miss.predicted))
     of_seeds = rows.groupby("seed").ngroups
-    return Score(registered, both["encoding"].nunique(), of_seeds, tuple(shares), _ceiling(seeds), tuple(misses))
+    return Score(registered, both["encoding"].nunique(), of_seeds, tuple(shares), _ceiling(rows), tuple(misses))
 
 
 def canonical(label: str) -> str:
@@ -198,9 +201,18 @@ def _read_predicted(folder: Path) -> tuple[str, pd.DataFrame]:
     return registered, pd.read_csv(io.StringIO(text), comment="#")
 
 
-def _pairs(both: pd.DataFrame, seeds: dict[tuple[str, str], pd.Series]) -> pd.DataFrame:
-    """Every pair that the models tell apart: all seeds have one sign, and the mean differs by more than SEPARABLE."""
-    rows = []
+def _by_seed(rows: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:
+    """By text and encoding, the loss at 16 L of each seed."""
+    return {(text, name): of.set_index("seed")[LONGEST] for (text, name), of in rows.groupby(["text", "encoding"])}
+
+
+def pairs_told_apart(both: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+    """Every pair of encodings that models tell apart, and whether its order is the predicted one.
+
+    They do if all seeds have one sign, and the mean differs by more than SEPARABLE. `both` has the predicted and the
+    found loss at 16 L of encodings on texts, `models` a row for each model (`losses_by_size`).
+    """
+    rows, seeds = [], _by_seed(models)
     for text, of in both.groupby("text", sort=False):
         for (_, one), (_, other) in combinations(of.iterrows(), 2):
             apart = (seeds[text, one["encoding"]] - seeds[text, other["encoding"]]).dropna()
@@ -213,13 +225,13 @@ def _pairs(both: pd.DataFrame, seeds: dict[tuple[str, str], pd.Series]) -> pd.Da
     return pd.DataFrame(rows, columns=columns).astype({"held": bool})
 
 
-def _as_on_board(both: pd.DataFrame, board: Path) -> pd.DataFrame:
+def as_on_board(both: pd.DataFrame, board: Path) -> pd.DataFrame:
     """The same rows, predicted to lose what the smallest models of the board do."""
     losses = losses_on_board(board).groupby(["encoding", "text"])[LONGEST].mean().rename(f"{LONGEST}_predicted")
     return both.drop(columns=losses.name).merge(losses, how="left", on=["encoding", "text"])
 
 
-def _of_pairs(name: str, pairs: pd.DataFrame) -> Share:
+def share_of_pairs(name: str, pairs: pd.DataFrame) -> Share:
     """The share of pairs that held. Its interval is over encodings: the pairs of one are not independent."""
     if pairs.empty:
         return Share(name, 0, 0)
@@ -247,9 +259,9 @@ def _failures(both: pd.DataFrame) -> list[Share]:
     ]
 
 
-def _ceiling(seeds: dict[tuple[str, str], pd.Series]) -> Share:
+def _ceiling(rows: pd.DataFrame) -> Share:
     """How often two seeds order a pair alike, of those that one of them tells apart."""
-    right = count = 0
+    seeds, right, count = _by_seed(rows), 0, 0
     for (text, one), (other_text, other) in combinations(seeds, 2):
         if text != other_text:
             continue

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from poscli.board.predictions import Miss, Score, Share
-from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, SizeFits, Slopes
-from poscli.board.tables import multiple_text, with_interval
+from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, Size, SizeFits, Slopes
+from poscli.board.sizes_left_out import SizeLeftOut
+from poscli.board.tables import multiple_text, number_text, with_interval
+from poscli.config.validate import write_count
 from poscli.drawing.text import listed, named
 from poscli.report.table import Column, words
 from poscli.specs import with_layouts
@@ -17,6 +19,18 @@ SLOPES_LEGEND = (
     f"What a doubling adds to the loss at {RATIOS[-1]} L less that at L, in bits per token, with its 95 % interval: "
     "where that leaves out 0, the doubling is shown to change something."
 )
+
+
+LEFT_OUT_LEGEND = (
+    f"order: of every two encodings that models of this size tell apart at {RATIOS[-1]} L, how often the order is that "
+    "of the fits to all other sizes, and that of the board's smallest models, nothing fitted; off by: how far off the "
+    f"predicted change at {RATIOS[-1]} L is, in bits per token, root mean square"
+)
+
+
+def size_text(size: Size) -> str:
+    """The size of models in words."""
+    return f"{size.layers} layers of width {size.width}, L = {size.length}, {write_count(size.tokens)} tokens"
 
 
 def prediction_columns(rows: Sequence[Predicted]) -> list[Column]:
@@ -49,6 +63,19 @@ def slope_columns(rows: Sequence[Slopes]) -> list[Column]:
     for name in DIRECTIONS:
         columns.append(Column(f"2x {name}", tuple(with_interval(row.per_octave[name], "+.2f") for row in rows)))
     return [*columns, Column("models", tuple(str(row.models) for row in rows))]
+
+
+def left_out_columns(sizes: Sequence[SizeLeftOut]) -> list[Column]:
+    """What the other sizes say of each, and the sums of all."""
+    columns = [words("left out", [*(size_text(each.size) for each in sizes), "all"])]
+    for name, shares in (("fits", [each.by_fits for each in sizes]), ("board", [each.by_board for each in sizes])):
+        total = Share("", sum(each.right for each in shares), sum(each.count for each in shares))
+        columns.append(
+            Column(f"order of the {name}", tuple(f"{each.right} of {each.count}" for each in [*shares, total]))
+        )
+    for name, off in (("fits", [each.off_by_fits for each in sizes]), ("board", [each.off_by_board for each in sizes])):
+        columns.append(Column(f"{name} off by", (*(number_text(each, ".2f") for each in off), "")))
+    return columns
 
 
 def miss_columns(misses: Sequence[Miss]) -> list[Column]:

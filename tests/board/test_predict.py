@@ -178,6 +178,25 @@ def test_a_season_that_was_not_read_up_to_16_L_is_refused(tmp_path):
         losses_by_size(tmp_path, season)
 
 
+def test_each_size_is_predicted_from_the_others(cells):
+    sizes = predict(cells, "--left-out", "--json").json
+    assert {each["size"]["layers"] for each in sizes} == {2, 4, 8}
+    (deepest,) = (each for each in sizes if each["size"]["layers"] == 8)
+    fits, board = deepest["by_fits"], deepest["by_board"]
+    assert fits["right"] == fits["count"] == board["count"] > board["right"]  # alibi passes kerple-log
+    assert deepest["off_by_fits"] < 0.01 < deepest["off_by_board"]
+    lines = predict(cells, "--left-out").out.splitlines()
+    (deepest_line,) = (line for line in lines if "8 layers" in line)
+    assert f"{fits['right']} of {fits['count']}" in deepest_line
+
+
+def test_a_board_without_other_sizes_leaves_none_out(tmp_path):
+    plant(tmp_path, {"rope": (2.0, 2.1)}, **EXACT)
+    done = predict(tmp_path, "--left-out")
+    assert done.code != 0
+    assert "too few models of other sizes" in done.err
+
+
 @pytest.fixture
 def held_out(cells, tmp_path) -> Path:
     (tmp_path / "season.toml").write_text(HELD_OUT)
@@ -247,6 +266,8 @@ def test_what_was_trained_before_is_no_prediction(cells, held_out, tmp_path):
         (["tapa"], "no models tell what their size changes in 'tapa'"),
         (["--text", "echo"], "--text 'echo': nothing is fitted there"),
         (["--tokens", "many"], "--tokens 'many'"),
+        (["--slopes", "--left-out"], "each shows something else"),
+        (["--left-out", "--width", "64"], "--left-out takes no --width"),
         (["--register", "a", "--score", "b"], "between the two lies the training"),
         (["nonsense", "--score", "nowhere", "--text", "bla"], "--score takes no ENCODING and --text"),
         (["--register", "nowhere", "--width", 3], "--register takes no --width"),

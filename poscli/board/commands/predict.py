@@ -13,13 +13,14 @@ from poscli.board.commands.board import CELLS, Cells
 from poscli.cli import complete
 from poscli.cli.commands import command
 from poscli.cli.options import Json, read_option
-from poscli.config.validate import TokenCount, write_count
+from poscli.config.validate import TokenCount
 from poscli.system.console import emit, note, out
 from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
     from poscli.board.predictions import Score
     from poscli.board.scaling import Predicted, Size, SizeFits, Slopes
+    from poscli.board.sizes_left_out import SizeLeftOut
 
 MISSES = 12  # in the table of a score
 BOARDS = "that of the board"  # the size of models
@@ -52,6 +53,9 @@ def predict_size(
     slopes: Annotated[
         bool, typer.Option("--slopes", help="Show what each doubling of the size changes instead.")
     ] = False,
+    left_out: Annotated[
+        bool, typer.Option("--left-out", help="Predict each size that there is from the others instead.")
+    ] = False,
     register: Annotated[
         Path | None,
         typer.Option(
@@ -71,17 +75,22 @@ def predict_size(
     from poscli.board import predictions
     from poscli.board.scaling import read_scaling, size_of
     from poscli.board.season import current_season
+    from poscli.board.sizes_left_out import sizes_left_out
     from poscli.board.tables import PLACES
     from poscli.report.summary import as_json
 
     if register and score:
         raise UsageError("--register and --score: between the two lies the training; give one")
+    if slopes and left_out:
+        raise UsageError("--slopes and --left-out: each shows something else; give one")
     size_given = {"--width": width, "--layers": layers, "--length": length, "--tokens": tokens}
-    others = {"ENCODING": encodings, "--text": text, "--slopes": slopes}
+    subset = {"ENCODING": encodings, "--text": text}
+    others = subset | {"--slopes": slopes, "--left-out": left_out}
     for mode, asked, unfit in (
         ("--score", score, size_given | others),
         ("--register", register, size_given | others),
         ("--slopes", slopes, size_given),
+        ("--left-out", left_out, size_given | subset),
     ):
         if asked and (given_too := [option for option, value in unfit.items() if value]):
             raise UsageError(f"{mode} takes no {' and '.join(given_too)}: nothing would come of it; leave it out")
@@ -101,6 +110,10 @@ def predict_size(
         emit(json_, {"file": str(file), "without": without}, lambda: None)
         note(f"written: {file}; commit it before you train")
         return
+    if left_out:
+        sizes = sizes_left_out(fits, cells)
+        emit(json_, as_json([asdict(each) for each in sizes], PLACES), lambda: _show_left_out(sizes))
+        return
     texts, chosen = fits.texts_of(text or []), fits.names_of(encodings or [])
     if slopes:
         by_text = {each: [fits.slopes(name, each) for name in chosen] for each in texts}
@@ -117,11 +130,11 @@ def _show(fits: SizeFits, size: Size, predicted: dict[str, list[Predicted]]) -> 
     """Print what is predicted on each text, the best first."""
     from rich.text import Text
 
-    from poscli.board.scaling_words import prediction_columns, prediction_legend
+    from poscli.board.scaling_words import prediction_columns, prediction_legend, size_text
     from poscli.board.show import grid_of
 
-    console, tokens = out(), write_count(size.tokens)
-    console.print(Text(f"{size.layers} layers of width {size.width}, L = {size.length}, {tokens} tokens", style="bold"))
+    console = out()
+    console.print(Text(size_text(size), style="bold"))
     encodings = list(dict.fromkeys(row.encoding for found in predicted.values() for row in found))
     if beyond := fits.beyond(size, encodings):
         console.print(
@@ -144,6 +157,18 @@ def _show_slopes(by_text: dict[str, list[Slopes]]) -> None:
     for text, found in by_text.items():
         out().print(grid_of(slope_columns(found), range(len(found)), title=f"\n{text}"))
     out().print(Text(SLOPES_LEGEND, style="dim"))
+
+
+def _show_left_out(sizes: list[SizeLeftOut]) -> None:
+    """Print what the other sizes say of each."""
+    from rich.text import Text
+
+    from poscli.board.scaling_words import LEFT_OUT_LEGEND, left_out_columns
+    from poscli.board.show import grid_of
+
+    columns = left_out_columns(sizes)
+    out().print(grid_of(columns, range(len(columns[0].cells))))
+    out().print(Text(LEFT_OUT_LEGEND, style="dim"))
 
 
 def _show_score(counted: Score) -> None:

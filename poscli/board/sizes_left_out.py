@@ -1,0 +1,62 @@
+"""Do models of some sizes tell of another one? Each size of the star is left out in turn, and predicted from the rest.
+
+Beside the fits stands the simplest prediction, that a size changes nothing: the losses of the board's smallest models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from poscli.board.predictions import Share, as_on_board, pairs_told_apart, share_of_pairs
+from poscli.board.scaling import CHANGES, DIRECTIONS, LONGEST, Size, SizeFits, losses_on_board
+from poscli.board.season import STAR, season_of
+
+HARM = CHANGES[-1]
+
+
+@dataclass(frozen=True)
+class SizeLeftOut:
+    """How often the order at 16 L of encodings of a size is that of the fits to the others, and that of the board.
+
+    `off_by_fits` and `off_by_board` say by how much the predicted change at 16 L is off, in bits per token: the root
+    mean square over encodings and texts. What the fits do not tell is NaN, and pairs of it do not count.
+    """
+
+    size: Size
+    by_fits: Share
+    by_board: Share
+    off_by_fits: float
+    off_by_board: float
+
+
+def sizes_left_out(fits: SizeFits, cells: Path) -> list[SizeLeftOut]:
+    """Predict each size that fits are to from the others; `cells` are those of the board."""
+    board, rows = losses_on_board(cells), fits.rows
+    harm_on_board = board.groupby(["encoding", "text"])[HARM].mean()
+    found = []
+    for key, models in rows[rows["encoding"].isin(fits.star)].groupby(list(DIRECTIONS)):
+        size = Size(*map(int, key))
+        if (board[list(DIRECTIONS)] == list(key)).all(axis=None):
+            continue
+        others = SizeFits(rows.drop(models.index), season_of(STAR))
+        both = models.groupby(["encoding", "text"], sort=False)[[LONGEST, HARM]].mean().reset_index()
+        predicted = [
+            others.predict(row.encoding, row.text, size) if row.encoding in others.slopes_of else None
+            for row in both.itertuples()
+        ]
+        both[f"{LONGEST}_predicted"] = [each.order[0] if each else np.nan for each in predicted]
+        by_fits = np.array([each.changes[-1][0] if each else np.nan for each in predicted])
+        by_board = harm_on_board.reindex(pd.MultiIndex.from_frame(both[["encoding", "text"]])).to_numpy()
+        found.append(
+            SizeLeftOut(
+                size,
+                share_of_pairs("order of the fits", pairs_told_apart(both, models)),
+                share_of_pairs("order of the board", pairs_told_apart(as_on_board(both, cells), models)),
+                *(float(np.sqrt(np.mean((each - both[HARM]) ** 2))) for each in (by_fits, by_board)),
+            )
+        )
+    return found
