@@ -150,7 +150,7 @@ def score_predictions(folder: Path, board: Path) -> Score:
     shares.append(share_of_pairs("order", pairs))
     if (
         unfitted := share_of_pairs(
-            "order of the board, nothing fitted", pairs_told_apart(as_on_board(both, board), rows)
+            "order of the board, nothing fitted", pairs_told_apart(as_on_board(both, losses_on_board(board)), rows)
         )
     ).count:
         shares.append(unfitted)
@@ -225,10 +225,10 @@ def pairs_told_apart(both: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"held": bool})
 
 
-def as_on_board(both: pd.DataFrame, board: Path) -> pd.DataFrame:
-    """The same rows, predicted to lose what the smallest models of the board do."""
-    losses = losses_on_board(board).groupby(["encoding", "text"])[LONGEST].mean().rename(f"{LONGEST}_predicted")
-    return both.drop(columns=losses.name).merge(losses, how="left", on=["encoding", "text"])
+def as_on_board(both: pd.DataFrame, board: pd.DataFrame) -> pd.DataFrame:
+    """The same rows, predicted to lose what models of the board do (`losses_on_board`)."""
+    losses = board.groupby(["encoding", "text"])[LONGEST].mean().rename(f"{LONGEST}_predicted")
+    return both.drop(columns=losses.name, errors="ignore").merge(losses, how="left", on=["encoding", "text"])
 
 
 def share_of_pairs(name: str, pairs: pd.DataFrame) -> Share:

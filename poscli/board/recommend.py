@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from poscli.board.arrays import Entry, TableOfCells, Triple
 from poscli.board.page.about import FLASH, about
+from poscli.board.predictions import Share
 from poscli.board.scaling import SizeFits
 from poscli.board.standings import Row, better_among, pairs_among, standings_among
 from poscli.board.tables import multiple_text, name_on_board, number_text, with_interval
@@ -267,15 +268,20 @@ def _price_in_words(price: Price) -> str:
     return f"{price.option} {shown} {cost}; without it the best is {named(price.without)}."
 
 
-def unknown_of(found: Recommendation, fits: SizeFits | None = None) -> list[str]:
-    """What the board cannot say about this, and what the fits to models of other sizes say of it, if there are any."""
+def unknown_of(found: Recommendation, fits: SizeFits | None = None, kept: Share | None = None) -> list[str]:
+    """What the board cannot say about this, and what models of other sizes say of it, if there are any.
+
+    `kept` is how often these have the order of the board (`order_kept`).
+    """
     table, wishes, row = found.table, found.wishes, found.choices[0].row
     train = table.season.training_of(table.table)
     asked = wishes.max_len / wishes.length
     said = [
         f"Your L is {wishes.length:,} tokens, and these models, of {row.parameters / 1e6:.2f} million parameters, were "
         f"trained at L = {table.length}, on {(train.tokens or 0) / 1e6:g} million tokens. Whether the order is the "
-        f"same at yours is not known; docs/SCALE.md says what larger models found.{_of_other_lengths(row, fits)}",
+        "same at yours is not known; docs/SCALE.md says what larger models found."
+        + _of_other_sizes(kept)
+        + _of_other_lengths(row, fits),
         f"The numbers are means over {listed(list(table.texts))}, in which a longer context pays at all.",
     ]
     if asked > found.multiple:
@@ -287,6 +293,16 @@ def unknown_of(found: Recommendation, fits: SizeFits | None = None) -> list[str]
     if not math.isnan(row.harmful) and row.harmful <= found.multiple:
         said.append(f"It is shown to be harmed from {multiple_text(row.harmful)} on.")
     return said
+
+
+def _of_other_sizes(kept: Share | None) -> str:
+    """How often models that differ in one direction have the order of the board; "" without any."""
+    if kept is None or not kept.count:
+        return ""
+    return (
+        f" Where width, layers, L or tokens alone differ, {kept.right} of {kept.count} pairs of encodings that are "
+        f"told apart come in the order of the board ({100 * kept.right / kept.count:.0f} %)."
+    )
 
 
 def _of_other_lengths(row: Row, fits: SizeFits | None) -> str:

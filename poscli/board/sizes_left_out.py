@@ -5,14 +5,14 @@ Beside the fits stands the simplest prediction, that a size changes nothing: the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from poscli.board.predictions import Share, as_on_board, pairs_told_apart, share_of_pairs
-from poscli.board.scaling import CHANGES, DIRECTIONS, LONGEST, Size, SizeFits, losses_on_board
+from poscli.board.scaling import CHANGES, DIRECTIONS, LONGEST, Size, SizeFits
 from poscli.board.season import STAR, season_of
 
 HARM = CHANGES[-1]
@@ -33,17 +33,12 @@ class SizeLeftOut:
     off_by_board: float
 
 
-def sizes_left_out(fits: SizeFits, cells: Path) -> list[SizeLeftOut]:
-    """Predict each size that fits are to from the others; `cells` are those of the board."""
-    board, rows = losses_on_board(cells), fits.rows
+def sizes_left_out(fits: SizeFits, board: pd.DataFrame) -> list[SizeLeftOut]:
+    """Predict each size that fits are to from the others, and from what the board's smallest models lose."""
     harm_on_board = board.groupby(["encoding", "text"])[HARM].mean()
     found = []
-    for key, models in rows[rows["encoding"].isin(fits.star)].groupby(list(DIRECTIONS)):
-        size = Size(*map(int, key))
-        if (board[list(DIRECTIONS)] == list(key)).all(axis=None):
-            continue
-        others = SizeFits(rows.drop(models.index), season_of(STAR))
-        both = models.groupby(["encoding", "text"], sort=False)[[LONGEST, HARM]].mean().reset_index()
+    for size, models, both in _other_sizes(fits, board):
+        others = SizeFits(fits.rows.drop(models.index), season_of(STAR))
         predicted = [
             others.predict(row.encoding, row.text, size) if row.encoding in others.slopes_of else None
             for row in both.itertuples()
@@ -55,8 +50,22 @@ def sizes_left_out(fits: SizeFits, cells: Path) -> list[SizeLeftOut]:
             SizeLeftOut(
                 size,
                 share_of_pairs("order of the fits", pairs_told_apart(both, models)),
-                share_of_pairs("order of the board", pairs_told_apart(as_on_board(both, cells), models)),
+                share_of_pairs("order of the board", pairs_told_apart(as_on_board(both, board), models)),
                 *(float(np.sqrt(np.mean((each - both[HARM]) ** 2))) for each in (by_fits, by_board)),
             )
         )
     return found
+
+
+def order_kept(fits: SizeFits, board: pd.DataFrame) -> Share:
+    """How often encodings come in the order of the board in models of other sizes that tell them apart."""
+    pairs = [pairs_told_apart(as_on_board(both, board), models) for _, models, both in _other_sizes(fits, board)]
+    return share_of_pairs("order of the board", pd.concat(pairs))
+
+
+def _other_sizes(fits: SizeFits, board: pd.DataFrame) -> Iterator[tuple[Size, pd.DataFrame, pd.DataFrame]]:
+    """Each size that the board has not, its models of the star's encodings, and their means over seeds."""
+    for key, models in fits.rows[fits.rows["encoding"].isin(fits.star)].groupby(list(DIRECTIONS)):
+        if not (board[list(DIRECTIONS)] == list(key)).all(axis=None):
+            means = models.groupby(["encoding", "text"], sort=False)[[LONGEST, HARM]].mean().reset_index()
+            yield Size(*map(int, key)), models, means

@@ -190,6 +190,14 @@ def test_each_size_is_predicted_from_the_others(cells):
     assert f"{fits['right']} of {fits['count']}" in deepest_line
 
 
+def test_a_recommendation_says_how_often_other_sizes_have_the_order_of_the_board(cells):
+    sizes = predict(cells, "--left-out", "--json").json
+    right, count = (sum(each["by_board"][name] for each in sizes) for name in ("right", "count"))
+    assert 0 < right < count
+    found = cli("recommend", "--length", 64, "--max-len", 1024, "--cells", cells, "--json").json
+    assert f"{right} of {count} pairs" in " ".join(found["unknown"])
+
+
 def test_a_board_without_other_sizes_leaves_none_out(tmp_path):
     plant(tmp_path, {"rope": (2.0, 2.1)}, **EXACT)
     done = predict(tmp_path, "--left-out")

@@ -73,7 +73,7 @@ def predict_size(
     The fits are to the board's models and to those around it, which `poscli board run --season star` trains.
     """
     from poscli.board import predictions
-    from poscli.board.scaling import read_scaling, size_of
+    from poscli.board.scaling import losses_on_board, read_scaling, size_of
     from poscli.board.season import current_season
     from poscli.board.sizes_left_out import sizes_left_out
     from poscli.board.tables import PLACES
@@ -111,7 +111,7 @@ def predict_size(
         note(f"written: {file}; commit it before you train")
         return
     if left_out:
-        sizes = sizes_left_out(fits, cells)
+        sizes = sizes_left_out(fits, losses_on_board(cells))
         emit(json_, as_json([asdict(each) for each in sizes], PLACES), lambda: _show_left_out(sizes))
         return
     texts, chosen = fits.texts_of(text or []), fits.names_of(encodings or [])

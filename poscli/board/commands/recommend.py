@@ -16,7 +16,6 @@ from poscli.system.errors import DataError
 
 if TYPE_CHECKING:
     from poscli.board.recommend import Recommendation
-    from poscli.board.scaling import SizeFits
 
 SHOWN = 8  # choices in the table
 
@@ -53,9 +52,10 @@ def recommend_encoding(
     It says what the board has shown at the same multiple of the training length, and nothing more.
     """
     from poscli.board.arrays import tables_of_cells
-    from poscli.board.recommend import Wishes, recommend
-    from poscli.board.scaling import fits_in
+    from poscli.board.recommend import Wishes, recommend, unknown_of
+    from poscli.board.scaling import fits_in, losses_on_board
     from poscli.board.season import season_of, table_names
+    from poscli.board.sizes_left_out import order_kept
 
     season = season_of(season_)
     (chosen, *_) = table_names(season, [table] if table else [])
@@ -65,11 +65,12 @@ def recommend_encoding(
     wishes = Wishes(length, max_len, trained, flash, vllm, no_parameters, slowdown)
     found = recommend(tables[chosen], wishes)
     fits = fits_in(cells)
-    emit(json_, _document(found, fits), lambda: _show(found, fits))
+    unknown = unknown_of(found, fits, order_kept(fits, losses_on_board(cells)) if fits else None)
+    emit(json_, _document(found, unknown), lambda: _show(found, unknown))
 
 
-def _document(found: Recommendation, fits: SizeFits | None) -> dict[str, Any]:
-    from poscli.board.recommend import architecture_in_vllm, sentences_of, unknown_of
+def _document(found: Recommendation, unknown: list[str]) -> dict[str, Any]:
+    from poscli.board.recommend import architecture_in_vllm, sentences_of
     from poscli.board.tables import PLACES, name_on_board
     from poscli.report.summary import as_json
 
@@ -91,18 +92,18 @@ def _document(found: Recommendation, fits: SizeFits | None) -> dict[str, Any]:
             ],
             "prices": [asdict(price) for price in found.prices],
             "answers": sentences_of(found),
-            "unknown": unknown_of(found, fits),
+            "unknown": unknown,
         },
         PLACES,
     )
     return document
 
 
-def _show(found: Recommendation, fits: SizeFits | None) -> None:
+def _show(found: Recommendation, unknown: list[str]) -> None:
     """Print the answer, the first choices, and what is not known."""
     from rich.text import Text
 
-    from poscli.board.recommend import choice_columns, sentences_of, unknown_of
+    from poscli.board.recommend import choice_columns, sentences_of
     from poscli.board.show import grid_of
 
     console = out()
@@ -112,5 +113,5 @@ def _show(found: Recommendation, fits: SizeFits | None) -> None:
     styles = ["bold" if each.first == 1 else "" for each in found.choices]
     console.print(grid_of(columns, range(rows), styles, title=f"\nThe first {rows} of {len(found.choices)}"))
     console.print(Text("Not known", style="bold"))
-    for line in unknown_of(found, fits):
+    for line in unknown:
         console.print(Text(f"- {line}"))
