@@ -1,25 +1,20 @@
-"""kerple-log that begins at what a text's distances say, instead of at random."""
+"""kerple-log whose heads all begin where a text's distances say, not spread over the authors' ranges."""
 
 import math
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch import nn
 
-from poscli.encodings import Encoding, Shape
+from poscli.encodings import Shape
+from poscli.encodings.kerple import KerpleLog
 
 
-class DesignedKerple(Encoding):
-    """s_ij -= r1 log(1 + r2 (i - j)), learned per head from r1 = `falls` and r2 = 1 / `near` on.
+class DesignedKerple(KerpleLog):
+    """s_ij -= r1 log(1 + r2 (i - j)), learned per head from r1 = `falls` and r2 = 1 / `near` on, both above 0.
 
     `falls` is the exponent with which copies get rarer, and one in ten of them lies within `near` tokens.
     """
 
     def __init__(self, shape: Shape, *, falls: float = 1.0, near: float = 16.0) -> None:
         super().__init__(shape)
-        before = [math.log(math.expm1(value)) for value in (falls, 1 / near)]  # softplus
-        self.r1, self.r2 = (nn.Parameter(torch.full((shape.heads,), value)) for value in before)
-
-    def distance_bias(self, d: Tensor) -> Tensor:
-        r1, r2 = softplus(self.r1)[:, None], softplus(self.r2)[:, None]
-        return -r1 * torch.log1p(r2 * d)
+        for parameter, start in ((self.r1, falls), (self.r2, 1 / near)):
+            nn.init.constant_(parameter, math.log(math.expm1(start)))  # softplus of this is `start`

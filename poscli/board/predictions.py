@@ -148,12 +148,9 @@ def score_predictions(folder: Path, board: Path) -> Score:
     pairs = pairs_told_apart(both, rows)
     shares = [share_of_pairs(f"order on {text}", own) for text, own in pairs.groupby("text", sort=False)]
     shares.append(share_of_pairs("order", pairs))
-    if (
-        unfitted := share_of_pairs(
-            "order of the board, nothing fitted", pairs_told_apart(as_on_board(both, losses_on_board(board)), rows)
-        )
-    ).count:
-        shares.append(unfitted)
+    on_board = pairs_told_apart(as_on_board(both, losses_on_board(board)), rows)
+    if not on_board.empty:
+        shares.append(share_of_pairs("order of the board, nothing fitted", on_board))
     misses = [
         Miss(row.text, f"{row.one} less {row.other} at {RATIOS[-1]} L", row.predicted, row.found)
         for row in pairs[~pairs["held"]].itertuples()
@@ -209,8 +206,8 @@ def _by_seed(rows: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:
 def pairs_told_apart(both: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """Every pair of encodings that models tell apart, and whether its order is the predicted one.
 
-    They do if all seeds have one sign, and the mean differs by more than SEPARABLE. `both` has the predicted and the
-    found loss at 16 L of encodings on texts, `models` a row for each model (`losses_by_size`).
+    They do if they differ by more than SEPARABLE in the mean of the seeds that both have, and all of these have one
+    sign. `both` has the predicted loss at 16 L of encodings on texts, `models` a row for each model (`losses_by_size`).
     """
     rows, seeds = [], _by_seed(models)
     for text, of in both.groupby("text", sort=False):

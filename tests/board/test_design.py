@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_runner import cli
+from cli_runner import ROOT, cli
 from planted_board import plant
 
 from poscli.board.cells import TextProfile, profile_file, write_kept
@@ -102,6 +102,11 @@ def test_the_written_encoding_is_right(cells, tmp_path):
     design(cells, repeating(tmp_path, FAR), "--to", tmp_path)
     done = cli("verify", f"{tmp_path / 'designed.py'}:DesignedKerple(falls=0.5,near=20)")
     assert done.code == 0, done.out
+
+
+def test_the_suite_of_the_house_has_the_encoding_that_is_written(cells, tmp_path):
+    design(cells, repeating(tmp_path, FAR), "--to", tmp_path)
+    assert (tmp_path / "designed.py").read_text() == (ROOT / "suites" / "designed.py").read_text()
 
 
 def test_the_written_encoding_begins_at_the_exponent(tmp_path, cells):

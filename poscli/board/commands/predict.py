@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,9 +19,7 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from poscli.board.predictions import Score
-    from poscli.board.scaling import Predicted, Size, SizeFits, Slopes
-    from poscli.board.sizes_left_out import SizeLeftOut
+    from poscli.board.scaling import Size, SizeFits
 
 MISSES = 12  # in the table of a score
 BOARDS = "that of the board"  # the size of models
@@ -72,12 +71,8 @@ def predict_size(
 
     The fits are to the board's models and to those around it, which `poscli board run --season star` trains.
     """
-    from poscli.board import predictions
-    from poscli.board.scaling import losses_on_board, read_scaling, size_of
+    from poscli.board.scaling import read_scaling, size_of
     from poscli.board.season import current_season
-    from poscli.board.sizes_left_out import sizes_left_out
-    from poscli.board.tables import PLACES
-    from poscli.report.summary import as_json
 
     if register and score:
         raise UsageError("--register and --score: between the two lies the training; give one")
@@ -95,8 +90,7 @@ def predict_size(
         if asked and (given_too := [option for option, value in unfit.items() if value]):
             raise UsageError(f"{mode} takes no {' and '.join(given_too)}: nothing would come of it; leave it out")
     if score:
-        counted = predictions.score_predictions(score, cells)
-        emit(json_, as_json(asdict(counted), PLACES), lambda: _show_score(counted))
+        _score(score, cells, json_)
         return
     given = {"width": width, "layers": layers, "length": length}
     given["tokens"] = None if tokens is None else read_option(TokenCount, tokens, "--tokens")
@@ -104,83 +98,113 @@ def predict_size(
     size = replace(size_of(season, season.table[0]), **{name: n for name, n in given.items() if n is not None})
     fits = read_scaling(cells)
     if register:
-        file, without = predictions.write_predictions(register, fits)
-        for encoding in without:
-            note(f"no prediction of {encoding}: no models tell what its size changes")
-        emit(json_, {"file": str(file), "without": without}, lambda: None)
-        note(f"written: {file}; commit it before you train")
-        return
-    if left_out:
-        sizes = sizes_left_out(fits, losses_on_board(cells))
-        emit(json_, as_json([asdict(each) for each in sizes], PLACES), lambda: _show_left_out(sizes))
-        return
-    texts, chosen = fits.texts_of(text or []), fits.names_of(encodings or [])
-    if slopes:
-        by_text = {each: [fits.slopes(name, each) for name in chosen] for each in texts}
-        document = {each: [asdict(one) for one in found] for each, found in by_text.items()}
-        emit(json_, as_json(document, PLACES), lambda: _show_slopes(by_text))
-        return
-    predicted = {each: [fits.predict(name, each, size) for name in chosen] for each in texts}
-    rows = {each: [asdict(one) for one in found] for each, found in predicted.items()}
-    answer = {"size": asdict(size), "beyond": fits.beyond(size, chosen), "predicted": rows}
-    emit(json_, as_json(answer, PLACES), lambda: _show(fits, size, predicted))
+        _register(register, fits, json_)
+    elif left_out:
+        _leave_out(fits, cells, json_)
+    elif slopes:
+        _slopes(fits, encodings or [], text or [], json_)
+    else:
+        _predict(fits, size, encodings or [], text or [], json_)
 
 
-def _show(fits: SizeFits, size: Size, predicted: dict[str, list[Predicted]]) -> None:
-    """Print what is predicted on each text, the best first."""
+def _register(folder: Path, fits: SizeFits, json_: bool) -> None:
+    """Write down what the fits predict of the models of a folder."""
+    from poscli.board.predictions import write_predictions
+
+    file, without = write_predictions(folder, fits)
+    for encoding in without:
+        note(f"no prediction of {encoding}: no models tell what its size changes")
+    emit(json_, {"file": str(file), "without": without}, lambda: None)
+    note(f"written: {file}; commit it before you train")
+
+
+def _emit(json_: bool, document: object, show: Callable[[], None]) -> None:
+    from poscli.board.tables import PLACES
+    from poscli.report.summary import as_json
+
+    emit(json_, as_json(document, PLACES), show)
+
+
+def _predict(fits: SizeFits, size: Size, encodings: list[str], texts: list[str], json_: bool) -> None:
+    """Print what models of a size will do on each text, the best first."""
     from rich.text import Text
 
     from poscli.board.scaling_words import prediction_columns, prediction_legend, size_text
     from poscli.board.show import grid_of
 
-    console = out()
-    console.print(Text(size_text(size), style="bold"))
-    encodings = list(dict.fromkeys(row.encoding for found in predicted.values() for row in found))
-    if beyond := fits.beyond(size, encodings):
-        console.print(
-            Text(f"Beyond what was fitted, so that this is an extrapolation: {'; '.join(beyond)}", style="yellow")
-        )
-    for text, found in predicted.items():
-        rows = sorted(found, key=lambda row: (math.isnan(row.order[0]), row.order[0]))
-        console.print(grid_of(prediction_columns(rows), range(len(rows)), title=f"\n{text}"))
-    for line in prediction_legend([row for rows in predicted.values() for row in rows], fits):
-        console.print(Text(line, style="dim"))
+    texts, chosen = fits.texts_of(texts), fits.names_of(encodings)
+    predicted = {text: [fits.predict(name, text, size) for name in chosen] for text in texts}
+    beyond = fits.beyond(size, chosen)
+
+    def show() -> None:
+        console = out()
+        console.print(Text(size_text(size), style="bold"))
+        if beyond:
+            said = f"Beyond what was fitted, so that this is an extrapolation: {'; '.join(beyond)}"
+            console.print(Text(said, style="yellow"))
+        for text, found in predicted.items():
+            rows = sorted(found, key=lambda row: (math.isnan(row.order[0]), row.order[0]))
+            console.print(grid_of(prediction_columns(rows), range(len(rows)), title=f"\n{text}"))
+        for line in prediction_legend([row for rows in predicted.values() for row in rows], fits):
+            console.print(Text(line, style="dim"))
+
+    rows = {text: [asdict(one) for one in found] for text, found in predicted.items()}
+    _emit(json_, {"size": asdict(size), "beyond": beyond, "predicted": rows}, show)
 
 
-def _show_slopes(by_text: dict[str, list[Slopes]]) -> None:
+def _slopes(fits: SizeFits, encodings: list[str], texts: list[str], json_: bool) -> None:
     """Print what doubling each part of a size changes."""
     from rich.text import Text
 
     from poscli.board.scaling_words import SLOPES_LEGEND, slope_columns
     from poscli.board.show import grid_of
 
-    for text, found in by_text.items():
-        out().print(grid_of(slope_columns(found), range(len(found)), title=f"\n{text}"))
-    out().print(Text(SLOPES_LEGEND, style="dim"))
+    chosen = fits.names_of(encodings)
+    by_text = {text: [fits.slopes(name, text) for name in chosen] for text in fits.texts_of(texts)}
+
+    def show() -> None:
+        for text, found in by_text.items():
+            out().print(grid_of(slope_columns(found), range(len(found)), title=f"\n{text}"))
+        out().print(Text(SLOPES_LEGEND, style="dim"))
+
+    _emit(json_, {text: [asdict(one) for one in found] for text, found in by_text.items()}, show)
 
 
-def _show_left_out(sizes: list[SizeLeftOut]) -> None:
+def _leave_out(fits: SizeFits, cells: Path, json_: bool) -> None:
     """Print what the other sizes say of each."""
     from rich.text import Text
 
+    from poscli.board.scaling import losses_on_board
     from poscli.board.scaling_words import LEFT_OUT_LEGEND, left_out_columns
     from poscli.board.show import grid_of
+    from poscli.board.sizes_left_out import sizes_left_out
 
-    columns = left_out_columns(sizes)
-    out().print(grid_of(columns, range(len(columns[0].cells))))
-    out().print(Text(LEFT_OUT_LEGEND, style="dim"))
+    sizes = sizes_left_out(fits, losses_on_board(cells))
+
+    def show() -> None:
+        columns = left_out_columns(sizes)
+        out().print(grid_of(columns, range(len(columns[0].cells))))
+        out().print(Text(LEFT_OUT_LEGEND, style="dim"))
+
+    _emit(json_, [asdict(each) for each in sizes], show)
 
 
-def _show_score(counted: Score) -> None:
-    """Print the largest misses, and then how many predictions held."""
+def _score(folder: Path, cells: Path, json_: bool) -> None:
+    """Print the largest misses of the predictions of a folder, and then how many held."""
     from rich.text import Text
 
+    from poscli.board.predictions import score_predictions
     from poscli.board.scaling_words import miss_columns, sentences_of_score, share_columns
     from poscli.board.show import grid_of
 
-    console, misses = out(), counted.misses[:MISSES]
-    title = f"The largest {len(misses)} of {len(counted.misses)} misses, in bits per token"
-    console.print(grid_of(miss_columns(misses), range(len(misses)), title=title))
-    console.print(grid_of(share_columns(counted), range(len(counted.shares)), title="\nWhat held"))
-    for line in sentences_of_score(counted):
-        console.print(Text(line))
+    counted = score_predictions(folder, cells)
+
+    def show() -> None:
+        console, misses = out(), counted.misses[:MISSES]
+        title = f"The largest {len(misses)} of {len(counted.misses)} misses, in bits per token"
+        console.print(grid_of(miss_columns(misses), range(len(misses)), title=title))
+        console.print(grid_of(share_columns(counted), range(len(counted.shares)), title="\nWhat held"))
+        for line in sentences_of_score(counted):
+            console.print(Text(line))
+
+    _emit(json_, asdict(counted), show)
