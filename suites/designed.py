@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from poscli.encodings import Shape
+from poscli.encodings import Shape, above
 from poscli.encodings.kerple import KerpleLog
 
 
@@ -16,5 +16,6 @@ class DesignedKerple(KerpleLog):
 
     def __init__(self, shape: Shape, *, falls: float = 1.0, near: float = 16.0) -> None:
         super().__init__(shape)
+        above(0, falls=falls, near=near)
         for parameter, start in ((self.r1, falls), (self.r2, 1 / near)):
             nn.init.constant_(parameter, math.log(math.expm1(start)))  # softplus of this is `start`

@@ -46,6 +46,7 @@ from poscli.system.text import utc_stamp
 WITHIN = 1.5  # a failure length that is off by no more than this factor counts as predicted
 DRAWS = 2000  # of encodings, for the interval of a share of pairs
 ENDS = ("", "_low", "_high")  # of a column's name: the prediction and its 95 % interval
+ON_BOARD = "order of the board, nothing fitted"
 DATED = "# registered "  # begins the first line
 
 
@@ -150,7 +151,7 @@ def score_predictions(folder: Path, board: Path) -> Score:
     shares.append(share_of_pairs("order", pairs))
     on_board = pairs_told_apart(as_on_board(both, losses_on_board(board)), rows)
     if not on_board.empty:
-        shares.append(share_of_pairs("order of the board, nothing fitted", on_board))
+        shares.append(share_of_pairs(ON_BOARD, on_board))
     misses = [
         Miss(row.text, f"{row.one} less {row.other} at {RATIOS[-1]} L", row.predicted, row.found)
         for row in pairs[~pairs["held"]].itertuples()

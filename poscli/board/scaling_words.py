@@ -70,9 +70,8 @@ def left_out_columns(sizes: Sequence[SizeLeftOut]) -> list[Column]:
     columns = [words("left out", [*(size_text(each.size) for each in sizes), "all"])]
     for name, shares in (("fits", [each.by_fits for each in sizes]), ("board", [each.by_board for each in sizes])):
         total = Share("", sum(each.right for each in shares), sum(each.count for each in shares))
-        columns.append(
-            Column(f"order of the {name}", tuple(f"{each.right} of {each.count}" for each in [*shares, total]))
-        )
+        held = (f"{each.right} of {each.count}" if each.count else "-" for each in [*shares, total])
+        columns.append(Column(f"order of the {name}", tuple(held)))
     for name, off in (("fits", [each.off_by_fits for each in sizes]), ("board", [each.off_by_board for each in sizes])):
         columns.append(Column(f"{name} off by", (*(number_text(each, ".2f") for each in off), "")))
     return columns

@@ -104,6 +104,13 @@ def test_the_written_encoding_is_right(cells, tmp_path):
     assert done.code == 0, done.out
 
 
+@pytest.mark.parametrize("options", ["falls=0", "near=-1"])
+def test_the_written_encoding_names_an_option_that_cannot_be(options):
+    done = cli("train", "--enc", f"{ROOT / 'suites' / 'designed.py'}:DesignedKerple({options})", "--tokens", 4096)
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1)
+    assert f"{options.split('=')[0]} must be above 0" in done.err
+
+
 def test_the_suite_of_the_house_has_the_encoding_that_is_written(cells, tmp_path):
     design(cells, repeating(tmp_path, FAR), "--to", tmp_path)
     assert (tmp_path / "designed.py").read_text() == (ROOT / "suites" / "designed.py").read_text()

@@ -234,6 +234,9 @@ def test_predictions_that_hold_are_counted(cells, held_out):
     assert shares["no failure up to 16 L"] == (2, 2)
     assert (found["ceiling"]["right"], found["ceiling"]["count"]) == (6, 6)
     assert found["misses"] == []
+    without = predict(held_out / "nowhere", "--score", held_out)
+    assert "no cells of the board" in without.err
+    assert "nothing fitted" not in without.out
     assert (found["encodings"], found["seeds"]) == (4, 2)
 
 

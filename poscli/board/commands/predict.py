@@ -193,7 +193,7 @@ def _score(folder: Path, cells: Path, json_: bool) -> None:
     """Print the largest misses of the predictions of a folder, and then how many held."""
     from rich.text import Text
 
-    from poscli.board.predictions import score_predictions
+    from poscli.board.predictions import ON_BOARD, score_predictions
     from poscli.board.scaling_words import miss_columns, sentences_of_score, share_columns
     from poscli.board.show import grid_of
 
@@ -208,3 +208,5 @@ def _score(folder: Path, cells: Path, json_: bool) -> None:
             console.print(Text(line))
 
     _emit(json_, asdict(counted), show)
+    if ON_BOARD not in [share.of for share in counted.shares]:
+        note(f"{cells} has no cells of the board, whose order would stand beside the predicted one; give --cells")
