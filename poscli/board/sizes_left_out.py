@@ -23,7 +23,8 @@ class SizeLeftOut:
     """How often the order at 16 L of encodings of a size is that of the fits to the others, and that of the board.
 
     `off_by_fits` and `off_by_board` say by how much the predicted change at 16 L is off, in bits per token: the root
-    mean square over encodings and texts. What the fits do not tell is NaN, and pairs of it do not count.
+    mean square over encodings and texts. If the others do not tell what this size changes, as where it alone differs in
+    tokens, the fits have no pairs, and `off_by_fits` is NaN.
     """
 
     size: Size
@@ -34,7 +35,10 @@ class SizeLeftOut:
 
 
 def sizes_left_out(fits: SizeFits, board: pd.DataFrame) -> list[SizeLeftOut]:
-    """Predict each size that fits are to from the others, and from what the board's smallest models lose."""
+    """For each size of the fitted models, what is predicted of it without them, and what the board alone predicts.
+
+    `board` has the losses of the board's smallest models (`losses_on_board`).
+    """
     harm_on_board = board.groupby(["encoding", "text"])[HARM].mean()
     found = []
     for size, models, both in _other_sizes(fits, board):
@@ -58,7 +62,7 @@ def sizes_left_out(fits: SizeFits, board: pd.DataFrame) -> list[SizeLeftOut]:
 
 
 def order_kept(fits: SizeFits, board: pd.DataFrame) -> Share:
-    """How often encodings come in the order of the board in models of other sizes that tell them apart."""
+    """Of the pairs of encodings that models of other sizes tell apart, how many are in the order of the board."""
     pairs = [pairs_told_apart(as_on_board(both, board), models) for _, models, both in _other_sizes(fits, board)]
     return share_of_pairs("order of the board", pd.concat(pairs))
 
