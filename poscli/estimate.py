@@ -263,7 +263,7 @@ def timed(plans: Sequence[Planned], measured_from: float = MEASURED_FROM) -> lis
 
 
 class Pace:
-    """How fast this machine works: each configuration is measured, once for all seeds, until a budget is spent.
+    """How fast this machine works: each model is measured, once for all seeds and texts, until a budget is spent.
 
     What is not measured is counted in operations, and multiplied by the median ratio of measured to counted time of
     the configurations that are. A training step is measured even without a budget where it must be tried.
@@ -285,7 +285,7 @@ class Pace:
 
     def _step(self, work: Work) -> float:
         config, task, device = work.config, work.task, work.device
-        key, counted = _key(config), counted_step(config, task, device)
+        key, counted = _key(config, task), counted_step(config, task, device)
         if key not in self._steps and (self._left > 0 or is_unusual(config, task, device)):
             self._steps[key] = self._measured(lambda: measured_step(config, task, device))
             self._ratios["step"].append(self._steps[key] / counted)
@@ -293,7 +293,7 @@ class Pace:
 
     def _evaluation(self, work: Work) -> float:
         config, task, device = work.config, work.task, work.device
-        key, counted = _key(config), counted_evaluation(config, task, work.windows, device) / ranks().count
+        key, counted = _key(config, task), counted_evaluation(config, task, work.windows, device) / ranks().count
         if config.checkpoint is not None and work.run is None:  # there is nothing to load
             return counted
         if key not in self._passes and self._left > 0:
@@ -327,9 +327,10 @@ class Pace:
         return statistics.median(self._ratios[what]) if self._ratios[what] else 1.0
 
 
-def _key(config: RunConfig) -> str:
-    """What decides the time of a run."""
-    return config.model_copy(update={"seed": 0}).model_dump_json()
+def _key(config: RunConfig, task: Task) -> str:
+    """What decides the time of a step or a window: neither what a model learns from, nor how fast it learns."""
+    alike = {"seed", "corpus", "tokens", "recipe", "tuning"}
+    return f"{task.vocab} {config.model_dump_json(exclude=alike)}"
 
 
 def is_unusual(config: RunConfig, task: Task, device: torch.device) -> bool:

@@ -22,8 +22,7 @@ from poscli.encodings import full_name
 from poscli.estimate import PlannedJob
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
-from poscli.sweep.job import Job, jobs_of, perform, sweeps
-from poscli.sweep.tune import tuning_of
+from poscli.sweep.job import Job, jobs_of, perform, sweeps, tunings_of
 from poscli.system.console import note
 from poscli.system.device import device_of, threads
 from poscli.system.errors import PoscliError, UsageError
@@ -114,9 +113,7 @@ def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[Plann
 
 def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
     """Choose its learning rates by nine trials, as `poscli tune` does, unless that was done before."""
-    suite = entry.suite(tuned=False)
-    setup = prepare(suite.train, [entry.spec], suite.seeds[:1], device_of(device))
-    tuning = tuning_of(setup.configs[0], setup, entry.out)
+    (tuning,) = tunings_of(entry.suite(tuned=True), device, entry.out)
     if tuning.known() is None:
         note(f"{entry.name}: nine trials with half of the tokens")
         make_trials([tuning], crew, device)

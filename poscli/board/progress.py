@@ -16,11 +16,10 @@ from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
 from poscli.sweep.drive import Watcher
-from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of
-from poscli.sweep.tune import Tuning, tuning_of
-from poscli.system.device import device_of, threads
+from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of, tunings_of
+from poscli.sweep.tune import Tuning
+from poscli.system.device import threads
 from poscli.system.errors import CorruptError, UsageError, near
-from poscli.workflows import prepare
 
 
 def jobs_of_board(
@@ -84,9 +83,8 @@ def tunings_of_board(
     for table in season.table:
         chosen = encodings.get(table.name, [])
         if chosen := table.encodings if chosen is None else [*chosen]:
-            suite = season.suite(table, season.seeds(1), chosen)
-            setup = prepare(suite.train, chosen, suite.seeds, device_of(device))
-            tunings += [tuning_of(config, setup, out) for config in setup.configs]
+            suite = season.suite(table, season.seeds(1), chosen).model_copy(update={"recipe": "tuned"})
+            tunings += tunings_of(suite, device, out)
     return tunings
 
 

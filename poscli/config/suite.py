@@ -57,7 +57,7 @@ class Suite(Request):
     recipe: Rates = Field(
         "published",
         description="Learning rates: as published, those of the table [train]; tuned, the best of nine trials of equal "
-        "budget of every encoding, which `poscli tune` has made before; or both, as lines of their own.",
+        "budget of every encoding, which are made first, as by `poscli tune`; or both, as lines of their own.",
     )
     seeds: list[Seed] = Field([0], min_length=1, description="Seeds; every encoding is trained with each of them.")
     train: TrainRequest = Field(TrainRequest(), description="How every run is trained.")

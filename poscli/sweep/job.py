@@ -33,7 +33,7 @@ from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recali
 from poscli.report.pooling import ratio_name
 from poscli.runs.run import AS, Run
 from poscli.specs import parse, refuse_twice, with_layouts
-from poscli.sweep.tune import JUDGED, Tuning, rows_of_trial, tuned_configs
+from poscli.sweep.tune import JUDGED, Tuning, rows_of_trial, tuned_configs, tuning_of
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
@@ -127,6 +127,23 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
             yield setup.run.folder
 
 
+def tunings_of(suite: Suite, device: str, out: Path) -> list[Tuning]:
+    """The tunings that parts of a suite with a tuned recipe take their learning rates from, each once.
+
+    Their results are in the folder `out`. DataError or UsageError if a text keeps nothing for tuning.
+    """
+    tunings: dict[str, Tuning] = {}
+    for part in suite.parts():
+        if part.recipe == "published":
+            continue
+        setup = prepare(part.train, _encodings_of(part), part.seeds[:1], device_of(device))
+        setup.task.tuning()
+        for config in setup.configs:
+            tuning = tuning_of(config, setup, out)
+            tunings.setdefault(tuning.name, tuning)
+    return list(tunings.values())
+
+
 def trials_of(tunings: Sequence[Tuning], device: str, *, anew: bool = False) -> list[Job]:
     """The trials of the tunings whose result is not known yet, or with `anew` of all, as jobs.
 
@@ -147,8 +164,11 @@ def trials_of(tunings: Sequence[Tuning], device: str, *, anew: bool = False) -> 
     ]
 
 
-def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
-    """The jobs of a suite, without repetitions; UsageError or DataError if any of them cannot be done."""
+def jobs_of(suite: Suite, device: str, runs: Path, *, to_plan: bool = False) -> list[Job]:
+    """The jobs of a suite, without repetitions; UsageError or DataError if any of them cannot be done.
+
+    The trials of tuned recipes must be made; with `to_plan` they need not be, and a job may only say what it costs.
+    """
     if len(names := sorted({part.train.tokenizer for part in suite.parts()})) > 1:
         raise UsageError(
             f"the parts of the suite have the tokenizers {', '.join(names)}, whose perplexities one report cannot "
@@ -163,7 +183,7 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
         )
     known: dict[RunConfig, tuple[int, Job]] = {}
     for number, part in enumerate(suite.parts(), 1):
-        for job in _jobs_of_part(part, device, runs):
+        for job in _jobs_of_part(part, device, runs, to_plan=to_plan):
             first, same = known.setdefault(job.config, (number, job))
             if same.extrapolate != job.extrapolate:
                 raise UsageError(
@@ -195,10 +215,10 @@ def _refuse_claims(claims: Sequence[Claim], jobs: Sequence[Job]) -> None:
                 raise UsageError(f"{said} has at = {asked.at:g} for {label!r}, which is measured at {known}")
 
 
-def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
+def _jobs_of_part(suite: Suite, device: str, runs: Path, *, to_plan: bool) -> list[Job]:
     """The jobs of a suite without parts."""
     setup = prepare(suite.train, _encodings_of(suite), suite.seeds, device_of(device))
-    tuned = () if suite.recipe == "published" else tuned_configs(setup, runs.parent)
+    tuned = () if suite.recipe == "published" else tuned_configs(setup, runs.parent, to_plan=to_plan)
     setup = replace(setup, configs=tuned if suite.recipe == "tuned" else (*setup.configs, *tuned))
     settings = settings_of(setup.configs[0], suite.extrapolate)
     refuse_unaffordable_windows(

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -23,7 +21,6 @@ from poscli.config.run import TUNING_SEED, OtherCorpus, Recipe, RunConfig
 from poscli.config.validate import validated
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.report.collect import training_options
 from poscli.runs.run import Run, evaluated_as
 from poscli.runs.schema import FULL
 from poscli.specs import build, parse
@@ -146,26 +143,18 @@ def tuning_of(config: RunConfig, setup: TrainingSetup, out: Path) -> Tuning:
     return Tuning(TrainingSetup(tuple(trials), setup.task, setup.device), rates, name, out / FOLDER)
 
 
-def tuned_configs(setup: TrainingSetup, out: Path) -> tuple[RunConfig, ...]:
-    """The runs of a setup with the recipes that `poscli tune` found in the folder `out`.
+def tuned_configs(setup: TrainingSetup, out: Path, *, to_plan: bool) -> tuple[RunConfig, ...]:
+    """The runs of a setup with the recipes that tunings found, whose results are in the folder `out`.
 
-    UsageError, which names the command to run first, if a tuning is missing.
+    Where a tuning has no result yet, a run with the rates of the setup stands for it if it is only `to_plan`, because
+    it costs the same; otherwise PoscliError.
     """
-    configs, missing = [], []
+    configs = []
     for config in setup.configs:
         tuning = tuning_of(config, setup, out)
-        if (found := tuning.known()) is None:
-            missing.append(config)
-            continue
-        recipe = validated(Recipe, config.recipe.model_dump() | found["best"], str(tuning.file))
+        if (found := tuning.known()) is None and not to_plan:
+            raise PoscliError(f"{tuning.file} is not there any more; the same command makes it again")
+        best = config.recipe.model_dump() | ({} if found is None else found["best"])
+        recipe = validated(Recipe, best, str(tuning.file))
         configs.append(config.model_copy(update={"recipe": recipe, "tuning": tuning.name}))
-    if missing:
-        raise UsageError(f"no tuned recipe in {out / FOLDER} for some encodings; run {_command(missing, out)}")
     return tuple(configs)
-
-
-def _command(configs: Sequence[RunConfig], out: Path) -> str:
-    """The command that tunes runs which differ in encoding and seed only."""
-    encodings = dict.fromkeys(config.encoding for config in configs)
-    words = ["poscli", "tune", *encodings, *training_options(configs[0]), "--out", out]
-    return shlex.join(map(str, words))

@@ -48,7 +48,9 @@ def folder(here: Path) -> Path:
 
 @pytest.mark.wide
 def test_a_suite_takes_the_best_of_nine_trials(folder: Path) -> None:
-    assert_refused(("run", "tuned.toml", "--dry-run"), 2, ("poscli tune none", "--tokens 64"), notes=1)
+    planned = cli("run", "tuned.toml", "--dry-run", "--json").json["jobs"]
+    assert [job["encoding"] for job in planned] == ["none"] * 9 + ["none (tuned recipe)"]
+    assert not (folder / "results").exists()
     (found,) = document("tune", "none", *OPTIONS)
     assert len({(trial["matrix_lr"], trial["embedding_lr"]) for trial in found["trials"]}) == 9
     losses = [trial["bpb"] for trial in found["trials"]]
@@ -72,6 +74,11 @@ def test_a_suite_takes_the_best_of_nine_trials(folder: Path) -> None:
     assert {rate: getattr(run.config.recipe, rate) for rate in found["best"]} == found["best"]
     assert run.label == "none (tuned recipe)"
     assert read_object(file, "")["best"] == found["best"]
+
+    # Without `poscli tune` before it, the suite makes the same trials and the same run.
+    assert cli("run", "tuned.toml", "--out", "alone").code == 0
+    assert next(Path("alone/tune").glob("*.json")).read_bytes() == content
+    assert [each.id for each in list_runs(folder / "alone/runs")] == [run.id]
 
     Path("tuned.toml").write_text(SUITE.replace('"tuned"\n[', '"both"\n['))
     jobs = cli("run", "tuned.toml", "--dry-run", "--json").json["jobs"]

@@ -83,14 +83,17 @@ def run(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
+    """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped.
+
+    Parts with a tuned recipe have nine trials of each encoding first.
+    """
     from functools import cache
 
     from poscli.cli.screen import run_shown
     from poscli.config.suite import load_suite, report_folder
     from poscli.evaluation.evaluate import settings_of
     from poscli.sweep.crew import Crew
-    from poscli.sweep.job import jobs_of, needed, sweeps
+    from poscli.sweep.job import jobs_of, needed, sweeps, trials_of, tunings_of
     from poscli.system.device import threads
     from poscli.system.files import check_folder
     from poscli.tasks import open_task
@@ -103,10 +106,14 @@ def run(
     for elsewhere in others:
         crew = elsewhere.crew(crew)
     crew.check()
-    jobs = jobs_of(content, device, runs)
+    jobs = jobs_of(content, device, runs, to_plan=True)
+    tunings = tunings_of(content, device, out_)
+    trials = trials_of(tunings, device)
     crew = crew.suited_to([job.config for job in jobs])
     opened = cache(open_task)
-    planned = sweeps(jobs, anew=force, threads=crew.threads, open_task=opened)
+    planned_trials = sweeps(trials, anew=False, threads=crew.threads, open_task=opened)
+    planned_runs = sweeps(jobs, anew=force, threads=crew.threads, open_task=opened)
+    planned = [*planned_trials, *planned_runs]
     plan.announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
     if dry_run:
         plan.show(planned, json_, crew)
@@ -117,9 +124,14 @@ def run(
         note(f"{counted(len(planned), 'job')}, about {duration(seconds)} {where}")
         plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
         _announce_power(jobs, opened)
+        if trials:
+            run_shown(trials, [trial.seconds for trial in planned_trials], at_work)
+            for each in tunings:
+                each.find()
+            jobs = jobs_of(content, device, runs)
         if force:
-            delete((job.run_id for job in planned), runs)
-        results = run_shown(jobs, [job.seconds for job in planned], at_work)
+            delete((job.folder.name for job in jobs), runs)
+        results = run_shown(jobs, [job.seconds for job in planned_runs], at_work)
     _present(content, results, folder, runs, json_)
 
 
