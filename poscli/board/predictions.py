@@ -63,7 +63,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Miss:
-    """A prediction that did not hold: of a pair, an encoding's harm or gain, or where it fails."""
+    """A prediction that did not hold: of a pair or of a change in bits per token, of a failure in multiples of L."""
 
     text: str
     what: str
@@ -80,7 +80,8 @@ class Score:
     seeds: int
     shares: tuple[Share, ...]
     ceiling: Share
-    misses: tuple[Miss, ...]  # the largest first
+    misses: tuple[Miss, ...]  # of the order and of harm or gain, the largest first
+    failures: tuple[Miss, ...]  # those that are off by more than WITHIN; infinite where no length harms
 
 
 def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
@@ -167,10 +168,17 @@ def score_predictions(folder: Path, board: Path) -> Score:
     if all(f"{name}{end}" in both for name in CHANGES for end in ENDS[1:]):
         within = [both[name].between(both[f"{name}_low"], both[f"{name}_high"]) for name in CHANGES]
         shares.append(Share("change within its 95 % interval", int(sum(map(sum, within))), len(CHANGES) * len(both)))
-    shares += _failures(both)
     misses.sort(key=lambda miss: -abs(miss.found - miss.predicted))
-    of_seeds = rows.groupby("seed").ngroups
-    return Score(registered, both["encoding"].nunique(), of_seeds, tuple(shares), _ceiling(rows), tuple(misses))
+    of_failures, failures = _failures(both)
+    return Score(
+        registered=registered,
+        encodings=both["encoding"].nunique(),
+        seeds=rows.groupby("seed").ngroups,
+        shares=(*shares, *of_failures),
+        ceiling=_ceiling(rows),
+        misses=tuple(misses),
+        failures=tuple(failures),
+    )
 
 
 def canonical(label: str) -> str:
@@ -242,19 +250,27 @@ def share_of_pairs(name: str, pairs: pd.DataFrame) -> Share:
     return Share(name, int(pairs["held"].sum()), len(pairs), float(low), float(high))
 
 
-def _failures(both: pd.DataFrame) -> list[Share]:
-    """How many failure lengths are within the factor WITHIN, of those that fail by 16 L; and how many do not fail."""
-    predicted, found = (
-        np.array([failure(RATIOS, [row[name + suffix] for name in CHANGES]) for _, row in both.iterrows()])
-        for suffix in ("_predicted", "")
-    )
-    fails = np.isfinite(found) & np.isfinite(predicted)
-    near = np.abs(np.log(found[fails]) - np.log(predicted[fails])) <= math.log(WITHIN)
-    either = np.isfinite(found) | np.isfinite(predicted)
-    return [
-        Share(f"failure length within a factor of {WITHIN:g}", int(near.sum()), int(either.sum())),
-        Share(f"no failure up to {RATIOS[-1]} L", int((~either).sum()), int((~np.isfinite(predicted)).sum())),
+def _failures(both: pd.DataFrame) -> tuple[list[Share], list[Miss]]:
+    """How many failure lengths are within the factor WITHIN, of those that fail by 16 L, and how many do not fail.
+
+    And those that are not within it.
+    """
+    lengths = [
+        Miss(
+            row["text"],
+            row["encoding"],
+            *(failure(RATIOS, [row[name + end] for name in CHANGES]) for end in ("_predicted", "")),
+        )
+        for _, row in both.iterrows()
     ]
+    fail = [each for each in lengths if math.isfinite(each.predicted) or math.isfinite(each.found)]
+    off = [each for each in fail if max(each.predicted, each.found) > WITHIN * min(each.predicted, each.found)]
+    hold = [each for each in lengths if not math.isfinite(each.predicted)]
+    shares = [
+        Share(f"failure length within a factor of {WITHIN:g}", len(fail) - len(off), len(fail)),
+        Share(f"no failure up to {RATIOS[-1]} L", sum(not math.isfinite(each.found) for each in hold), len(hold)),
+    ]
+    return shares, off
 
 
 def _ceiling(rows: pd.DataFrame) -> Share:

@@ -87,6 +87,16 @@ def miss_columns(misses: Sequence[Miss]) -> list[Column]:
     ]
 
 
+def failure_columns(failures: Sequence[Miss]) -> list[Column]:
+    """The failure lengths that are far from what was predicted, beside what was found."""
+    return [
+        words("text", (miss.text for miss in failures)),
+        words("encoding", (with_layouts(miss.what) for miss in failures)),
+        Column("fails from", tuple(_fails_from(miss.predicted) for miss in failures)),
+        Column("found", tuple(_fails_from(miss.found) for miss in failures)),
+    ]
+
+
 def share_columns(found: Score) -> list[Column]:
     """How many predictions held, by kind."""
     return [
@@ -120,5 +130,10 @@ def _share_text(share: Share) -> str:
 
 
 def _failure_text(row: Predicted) -> str:
-    value, low, high = (f"> {RATIOS[-1]}x" if math.isinf(each) else multiple_text(round(each, 1)) for each in row.fails)
+    value, low, high = map(_fails_from, row.fails)
     return f"{value} [{low}, {high}]"
+
+
+def _fails_from(length: float) -> str:
+    """A multiple of L."""
+    return f"> {RATIOS[-1]}x" if math.isinf(length) else multiple_text(round(length, 1))

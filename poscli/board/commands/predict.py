@@ -193,8 +193,8 @@ def _score(folder: Path, cells: Path, json_: bool) -> None:
     """Print the largest misses of the predictions of a folder, and then how many held."""
     from rich.text import Text
 
-    from poscli.board.predictions import ON_BOARD, score_predictions
-    from poscli.board.scaling_words import miss_columns, sentences_of_score, share_columns
+    from poscli.board.predictions import ON_BOARD, WITHIN, score_predictions
+    from poscli.board.scaling_words import failure_columns, miss_columns, sentences_of_score, share_columns
     from poscli.board.show import grid_of
 
     counted = score_predictions(folder, cells)
@@ -203,6 +203,9 @@ def _score(folder: Path, cells: Path, json_: bool) -> None:
         console, misses = out(), counted.misses[:MISSES]
         title = f"The largest {len(misses)} of {len(counted.misses)} misses, in bits per token"
         console.print(grid_of(miss_columns(misses), range(len(misses)), title=title))
+        if failures := counted.failures:
+            title = f"\nFailure lengths that are off by a factor of more than {WITHIN:g}"
+            console.print(grid_of(failure_columns(failures), range(len(failures)), title=title))
         console.print(grid_of(share_columns(counted), range(len(counted.shares)), title="\nWhat held"))
         for line in sentences_of_score(counted):
             console.print(Text(line))
