@@ -27,6 +27,7 @@ SHRINK = {
     "run": ("--workers", 1),  # in this process; tests/processes starts others
     "inspect": ("--preset", "nano", "--length", 64, "--no-properties"),  # test_inspect_properties.py measures
     "bench": ("--preset", "nano", "--device", "cpu", "--threads", 1, *ONCE),
+    "design": ("--cells", ROOT / "results/board/cells"),  # planted cells have no profile of a text
 }
 ELSEWHERE = {"rank"}  # trains for minutes; tests/board/test_rank.py ranks an encoding in a small season
 ANSWERS = {"--help", "--version"}
