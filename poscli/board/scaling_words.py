@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from poscli.board.arrays import Triple
 from poscli.board.predictions import Miss, Score, Share
 from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, Size, SizeFits, Slopes
 from poscli.board.sizes_left_out import SizeLeftOut
-from poscli.board.tables import multiple_text, number_text, with_interval
+from poscli.board.tables import multiple_text, number_text
 from poscli.config.validate import write_count
 from poscli.drawing.text import listed, named
 from poscli.report.table import Column, words
@@ -16,8 +17,8 @@ from poscli.specs import with_layouts
 from poscli.system.text import counted
 
 SLOPES_LEGEND = (
-    f"What a doubling adds to the loss at {RATIOS[-1]} L less that at L, in bits per token, with its 95 % interval: "
-    "where that leaves out 0, the doubling is shown to change something."
+    f"What a doubling adds to the loss at {RATIOS[-1]} L less that at L, in bits per token, and how far its 95 % "
+    "interval goes: where that leaves out 0, the doubling is shown to change something."
 )
 
 
@@ -37,16 +38,16 @@ def prediction_columns(rows: Sequence[Predicted]) -> list[Column]:
     """What is predicted of encodings on one text."""
     columns = [words("encoding", (with_layouts(row.encoding) for row in rows))]
     for n, ratio in enumerate(RATIOS):
-        columns.append(Column(f"change {ratio}x", tuple(with_interval(row.changes[n], "+.2f") for row in rows)))
-    columns.append(Column(f"order {RATIOS[-1]}x", tuple(with_interval(row.order, "+.2f") for row in rows)))
+        columns.append(Column(f"change {ratio}x", tuple(_plus_minus(row.changes[n]) for row in rows)))
+    columns.append(Column(f"order {RATIOS[-1]}x", tuple(_plus_minus(row.order) for row in rows)))
     return [*columns, Column("fails from", tuple(_failure_text(row) for row in rows))]
 
 
 def prediction_legend(rows: Sequence[Predicted], fits: SizeFits) -> list[str]:
     """What the columns mean, and whose slopes encodings have that are not in the star."""
     said = [
-        "change: of the loss, in bits per token, by a context of so many L in place of one of L; with the 95 % "
-        "interval for one more model",
+        "change: of the loss, in bits per token, by a context of so many L in place of one of L; the 95 % interval for "
+        "one more model goes as far as ± says",
         f"order: the loss at {RATIOS[-1]} L less the mean over {counted(len(fits.star), 'encoding')}, one of each "
         "mechanism",
         f"fails from: the multiple of L from which on a longer context harms, by more than {SEPARABLE} bits per token",
@@ -61,7 +62,7 @@ def slope_columns(rows: Sequence[Slopes]) -> list[Column]:
     """What a doubling of each part of a size changes, of encodings on one text."""
     columns = [words("encoding", (with_layouts(row.encoding) for row in rows))]
     for name in DIRECTIONS:
-        columns.append(Column(f"2x {name}", tuple(with_interval(row.per_octave[name], "+.2f") for row in rows)))
+        columns.append(Column(f"2x {name}", tuple(_plus_minus(row.per_octave[name]) for row in rows)))
     return [*columns, Column("models", tuple(str(row.models) for row in rows))]
 
 
@@ -120,6 +121,12 @@ def sentences_of_score(found: Score) -> list[str]:
     else:
         said.append("With one seed it is not known how often another seed would give the same order.")
     return said
+
+
+def _plus_minus(value: Triple) -> str:
+    """A number and how far its interval goes to either side; a dash if it is not known."""
+    middle, _, high = value
+    return "-" if math.isnan(middle) else f"{middle:+.2f} ±{high - middle:.2f}"
 
 
 def _share_text(share: Share) -> str:
