@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from poscli.checkpoints.scalings import DEFAULT, Rope, rope_of, spec_of_rope
+from poscli.checkpoints.scalings import DEFAULT, ORIGINAL, Rope, rope_of, spec_of_rope
 from poscli.checkpoints.values import Config, items, positive_number, section, whole
 from poscli.system.errors import DataError, UsageError
 
@@ -298,7 +298,7 @@ KINDS: dict[str, PositionKind] = {
             theta=150000,
             scaling={
                 "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-                "original_max_position_embeddings": 4096,
+                ORIGINAL: 4096,
             },
         ),
     ),
@@ -308,7 +308,7 @@ KINDS: dict[str, PositionKind] = {
             theta=12e6,
             scaling={
                 "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
+                ORIGINAL: 8192,
             },
         ),
     ),

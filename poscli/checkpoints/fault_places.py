@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 
-from poscli.checkpoints.readings import FAR, ORIGINAL, ROUNDING, Readings, Scaling, Turns, ranges
-from poscli.checkpoints.scalings import SCALINGS
+from poscli.checkpoints.readings import FAR, ROUNDING, Readings, Scaling, Turns, ranges
+from poscli.checkpoints.scalings import ORIGINAL, SCALINGS
 
 NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own
 LONGROPE = ("longrope", "su")  # two names of one scaling

@@ -46,7 +46,8 @@ from poscli.checkpoints.fault_places import (
     windows_read_otherwise,
     windows_that_never_cut,
 )
-from poscli.checkpoints.readings import ORIGINAL, Readings
+from poscli.checkpoints.readings import Readings
+from poscli.checkpoints.scalings import ORIGINAL
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from typing import Any
 
 from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture
 from poscli.checkpoints.gguf import SUFFIX
+from poscli.checkpoints.scalings import ORIGINAL, grown_by_longrope
 from poscli.checkpoints.values import Config
 from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
 from poscli.specs.grammar import Leaf
 
-ORIGINAL, LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
+LENGTH_KEY = "max_position_embeddings"
 Types = dict[str, tuple[str, ...]]  # by model type
 # The scalings that a model type takes in transformers, where its configuration refuses all others.
 ONLY: Types = {"phi3": ("default", "longrope")}
@@ -238,8 +239,7 @@ def _adapt_to_vllm(wanted: Wanted, rope: Keys) -> tuple[int, tuple[str, ...]]:
         return wanted.target, ("Older versions of vLLM do not read attention_factor.",) if read_late else ()
     if kind == "longrope":  # its factor on cos and sin has other names; without them it is taken from the length
         original = rope[ORIGINAL]
-        formula = math.sqrt(1 + math.log(rope["factor"]) / math.log(original))
-        attention = rope.pop("attention_factor", None) or formula
+        attention = rope.pop("attention_factor", None) or grown_by_longrope(rope["factor"], original)
         rope |= {"short_mscale": attention, "long_mscale": attention}
         note = f"Above {original} tokens of --max-model-len vLLM uses long_factor for short inputs as well."
         return wanted.target, (note,)

@@ -23,12 +23,12 @@ from torch.overrides import TorchFunctionMode
 
 from poscli.checkpoints.architecture import LOCAL, Architecture, LayerPositions
 from poscli.checkpoints.checkpoint_model import LearnedPositions, own_encodings, quiet
+from poscli.checkpoints.scalings import ORIGINAL
 from poscli.checkpoints.values import Config
 from poscli.equation import Encoding
 from poscli.equation.composed import leaf_encodings
 from poscli.system.errors import UsageError
 
-ORIGINAL = "original_max_position_embeddings"
 FAR_APART = 2.0  # between factor * original and the stated length; both are rounded by people
 FAR = 4  # times the trained length: the text in which scalings that depend on the length are compared
 ROUNDING = 1e-5  # relative: transformers computes in float32, whose error is below 2e-6 for any theta

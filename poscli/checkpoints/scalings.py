@@ -14,6 +14,7 @@ from typing import Any
 from poscli.checkpoints.values import Config, positive_number, section, whole
 from poscli.system.errors import DataError, UsageError, near
 
+ORIGINAL = "original_max_position_embeddings"  # the key of the trained length before a scaling
 Options = dict[str, Any]  # of a spec
 
 
@@ -44,9 +45,8 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
     else:
         flat = {key: value for key, value in parameters.items() if not isinstance(value, dict)}
         silent = not {"rope_scaling", "rope_parameters"} & {*config}
-        rope = (
-            dict(default.scaling) if silent else section(config, "rope_scaling") or flat
-        )  # as both versions prefer it
+        # Both versions of transformers prefer `rope_scaling`.
+        rope = dict(default.scaling) if silent else section(config, "rope_scaling") or flat
     rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
     top = positive_number(config, "rope_theta", positive_number(config, "rotary_emb_base", default.theta))
     if rope.get("rope_theta") is None:
@@ -54,8 +54,8 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
     if rope.get("partial_rotary_factor") is None:
         fraction = positive_number(config, "rotary_pct", default.fraction)
         rope["partial_rotary_factor"] = positive_number(config, "partial_rotary_factor", fraction)
-    if config.get("original_max_position_embeddings") is not None:  # Phi-3 has it beside the scaling
-        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    if config.get(ORIGINAL) is not None:  # Phi-3 has it beside the scaling
+        rope[ORIGINAL] = config[ORIGINAL]
     return rope
 
 
@@ -72,21 +72,17 @@ def spec_of_rope(
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise UsageError(f"config.json has the rope scaling {kind!r}: {near(str(kind), SCALINGS)}")
     name, options_of = SCALINGS[kind]
-    options = {"base": positive_number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
+    options = {"base": positive_number(rope, "rope_theta", DEFAULT.theta), **options_of(rope, length)}
     if kind == "dynamic" and length != trained:  # the other scalings write their length out
         options["original"] = length
-    fraction = positive_number(rope, "partial_rotary_factor", 1.0)
-    if layout != "half":
+    fraction = positive_number(rope, "partial_rotary_factor", DEFAULT.fraction)
+    if layout != DEFAULT.layout:
         options["layout"] = layout
-    if fraction != 1:
+    if fraction != DEFAULT.fraction:
         options["fraction"] = fraction
     written = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
     spec = f"{name}({', '.join(f'{key}={value}' for key, value in written.items())})"
     return spec, _factors(rope, int(head_width * fraction)) if name == SCALINGS["longrope"][0] else {}
-
-
-def _default(rope: dict[str, Any], length: int) -> Options:
-    return {}
 
 
 def _by_factor(rope: dict[str, Any], length: int) -> Options:
@@ -97,17 +93,12 @@ def _yarn(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length)
     factor = _factor(rope, length / original)
     options: Options = {"factor": factor, "original": original, "attention": _yarn_attention(rope, factor)}
-    options["beta_fast"], options["beta_slow"] = (
-        positive_number(rope, "beta_fast", 32),
-        positive_number(rope, "beta_slow", 1),
-    )
-    if rope.get("truncate") is False:
-        options["truncate"] = False
-    return options
+    options |= {key: positive_number(rope, key, default) for key, default in (("beta_fast", 32), ("beta_slow", 1))}
+    return options | ({"truncate": False} if rope.get("truncate") is False else {})
 
 
 def _yarn_attention(rope: dict[str, Any], factor: float) -> float:
-    """The factor on cos and sin: given, or by DeepSeek's two numbers, or the paper's."""
+    """The factor on cos and sin: the one that is given, that of DeepSeek's two numbers, or that of YaRN's paper."""
     if rope.get("attention_factor") is not None:
         return positive_number(rope, "attention_factor", 1.0)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
@@ -117,8 +108,13 @@ def _yarn_attention(rope: dict[str, Any], factor: float) -> float:
 
 
 def grown_by_yarn(factor: float, times: float = 1.0) -> float:
-    """The factor on cos and sin of the paper's formula; `times` is DeepSeek's number in it."""
+    """The factor on cos and sin by the formula of YaRN's paper, which DeepSeek multiplies by `times`."""
     return 0.1 * times * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def grown_by_longrope(factor: float, original: int) -> float:
+    """The factor on cos and sin by the formula of LongRoPE; `original` is the trained length before the scaling."""
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def _llama3(rope: dict[str, Any], length: int) -> Options:
@@ -129,14 +125,13 @@ def _llama3(rope: dict[str, Any], length: int) -> Options:
 def _longrope(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length, least=2)  # the formula divides by its logarithm
     factor = _factor(rope, length / original)
-    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    attention = positive_number(rope, "attention_factor", grown)
+    attention = positive_number(rope, "attention_factor", grown_by_longrope(factor, original))
     return {"factor": max(1.0, factor), "original": original, "attention": attention}
 
 
 # By the `rope_type` of transformers: the encoding of poscli, and its options.
 SCALINGS: dict[str, tuple[str, Callable[[dict[str, Any], int], Options]]] = {
-    "default": ("rope", _default),
+    "default": ("rope", lambda rope, length: {}),
     "linear": ("rope-linear", _by_factor),
     "dynamic": ("rope-dynamic", _by_factor),
     "yarn": ("yarn", _yarn),
@@ -153,7 +148,7 @@ def _factor(rope: dict[str, Any], default: float | None = None) -> float:
 
 
 def _original(rope: dict[str, Any], length: int, least: int = 1) -> int:
-    return whole(rope, ("original_max_position_embeddings",), length, least=least)
+    return whole(rope, (ORIGINAL,), length, least=least)
 
 
 def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, RotaryKind
-from poscli.checkpoints.scalings import grown_by_yarn
+from poscli.checkpoints.scalings import DEFAULT, ORIGINAL, grown_by_longrope, grown_by_yarn
 from poscli.checkpoints.values import Config
 from poscli.drawing.text import named
 from poscli.encodings import get
@@ -22,7 +22,7 @@ from poscli.specs.grammar import Leaf, Spec, parse
 
 Keys = dict[str, Any]  # of a config.json; the value None removes a key that would contradict the others
 Options = dict[str, Any]  # of a spec
-BASE = 10000.0  # of rope, where the spec does not give it
+BASE = DEFAULT.theta  # of rope, where the spec does not give it
 EQUAL = 1e-9  # the largest relative difference of a given factor on cos and sin from the one that formulas have
 ALL = ""  # the type of every layer, in a model whose layers have one theta
 Leaves = tuple[Leaf, ...]
@@ -164,7 +164,7 @@ def rope_parameters(wanted: Wanted, type_: str) -> Keys:
         raise Inexpressible(f"No configuration has a key for {leaf.name}: it needs code of its own.")
     options: Options = dict(leaf.options)
     trained: Options = dict(wanted.trained[type_].options)
-    for key, default in (("layout", "half"), ("fraction", 1.0)):
+    for key, default in (("layout", DEFAULT.layout), ("fraction", DEFAULT.fraction)):
         if options.get(key, default) != trained.get(key, default):
             raise Inexpressible(f"The {key} of rope is fixed in the code of {wanted.architecture.model_type} models.")
     rope: Keys = {"rope_type": "default", "rope_theta": float(options.get("base", BASE))}
@@ -177,10 +177,6 @@ def rope_parameters(wanted: Wanted, type_: str) -> Keys:
 def original_of(options: Options, wanted: Wanted) -> int:
     """L of the scaling's formula: the trained length, or that of an earlier training."""
     return int(options.get("original") or wanted.architecture.length)
-
-
-def _default(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
-    return {}
 
 
 def _linear(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
@@ -201,7 +197,7 @@ def _yarn(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
     if options.get("ramp", "pairs") != "pairs":
         raise Inexpressible("Configurations have YaRN with the ramp of its authors' code, and none with ramp=turns.")
     factor = float(options["factor"])
-    keys = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_of(options, wanted)}
+    keys = {"rope_type": "yarn", "factor": factor, ORIGINAL: original_of(options, wanted)}
     keys |= _attention(options, grown_by_yarn(factor))
     for key, default in (("beta_fast", 32.0), ("beta_slow", 1.0)):
         if (value := options.get(key, default)) != default:
@@ -212,7 +208,7 @@ def _yarn(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
 def _llama3(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
     low, high = float(options.get("low", 1.0)), float(options.get("high", 4.0))
     keys = {"rope_type": "llama3", "factor": float(options["factor"]), "low_freq_factor": low}
-    return keys | {"high_freq_factor": high, "original_max_position_embeddings": original_of(options, wanted)}
+    return keys | {"high_freq_factor": high, ORIGINAL: original_of(options, wanted)}
 
 
 def _longrope(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
@@ -220,8 +216,8 @@ def _longrope(leaf: Leaf, options: Options, wanted: Wanted) -> Keys:
     if options.get("search") or options.get("keep_first"):
         raise Inexpressible("A spec does not hold the factors that a search finds, and keep_first has no key.")
     original, factor = original_of(options, wanted), float(options["factor"])
-    keys: Keys = {"rope_type": "longrope", "factor": factor, "original_max_position_embeddings": original}
-    keys |= _attention(options, math.sqrt(1 + math.log(factor) / math.log(original)))
+    keys: Keys = {"rope_type": "longrope", "factor": factor, ORIGINAL: original}
+    keys |= _attention(options, grown_by_longrope(factor, original))
     numbers = next((layer.numbers for layer in wanted.architecture.layers if layer.numbers), None)
     lists = {name: list(numbers[name]) for name in ("short_factor", "long_factor")} if numbers else None
     return keys | (lists or dict.fromkeys(("short_factor", "long_factor"), _divisors(leaf, options, wanted)))
@@ -248,7 +244,7 @@ def _attention(options: Options, formula: float) -> Keys:
 
 # By the name of the encoding: the keys that differ from those of plain rope.
 ROPE_KEYS: dict[str, Callable[[Leaf, Options, Wanted], Keys]] = {
-    "rope": _default,
+    "rope": lambda leaf, options, wanted: {},
     "rope-linear": _linear,
     "rope-ntk": _ntk,
     "rope-dynamic": _dynamic,
