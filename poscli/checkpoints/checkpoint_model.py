@@ -239,7 +239,8 @@ def install(stock: Any, seats: Seats) -> None:
             module.forward = partial(_unrotated, module.forward)
         if hasattr(module, "_update_causal_mask"):  # OPT in version 4 builds a mask of T x T numbers
             module._update_causal_mask = lambda *_, **__: None
-    _replace_table(trunk, seats)
+    if (table := _table_of(trunk)) is not None:
+        table.forward = partial(_embedded, table, seats)
 
 
 def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any) -> tuple[Tensor, None]:
@@ -260,21 +261,16 @@ def _unrotated(forward: Callable[..., tuple[Tensor, Tensor]], *given: Any, **nam
     return torch.ones_like(cos), torch.zeros_like(sin)
 
 
-def _replace_table(trunk: Any, seats: Seats) -> None:
-    """Let the first encoding's blank `embed` be what GPT-2 and OPT add to the token embeddings."""
-    if hasattr(trunk, "wpe"):
-        table, width = trunk.wpe, trunk.wpe.embedding_dim
-        table.forward = partial(_embedded, table, seats, width)
-    if hasattr(trunk, "embed_positions"):
-        table = trunk.embed_positions
-        table.forward = partial(_embedded, table, seats, table.embedding_dim)
+def _table_of(trunk: Any) -> Any:
+    """The module of learned positions that GPT-2 (`wpe`) and OPT add to the token embeddings; others have None."""
+    return getattr(trunk, "wpe", None) or getattr(trunk, "embed_positions", None)
 
 
-def _embedded(table: nn.Embedding, seats: Seats, width: int, *_: Any, **__: Any) -> Tensor:
-    """What the encoding adds to every token's embedding, `[1, T, W]`."""
+def _embedded(table: nn.Embedding, seats: Seats, *_: Any, **__: Any) -> Tensor:
+    """What the first encoding's blank `embed` adds to every token's embedding, `[1, T, W]`; zeros if it has none."""
     first = seats.encodings[0]
     pos = seats.positions[id(first)].pos[-seats.tokens :]
-    nothing = torch.zeros(1, len(pos), width, dtype=table.weight.dtype, device=table.weight.device)
+    nothing = torch.zeros(1, len(pos), table.embedding_dim, dtype=table.weight.dtype, device=table.weight.device)
     ids = torch.zeros(1, len(pos), dtype=torch.long, device=table.weight.device)
     return first.embed(nothing, pos, ids) if "embed" in first.blanks else nothing
 
@@ -290,24 +286,24 @@ class LearnedPositions:
 def learned_of(stock: Any) -> LearnedPositions:
     """What the layers of a stock model have learned of positions."""
     trunk = trunk_of(stock)
-    if hasattr(trunk, "wpe"):
-        return LearnedPositions(trunk.wpe.weight)
-    if hasattr(trunk, "embed_positions"):
-        table = trunk.embed_positions
-        return LearnedPositions(table.weight[table.offset :])
+    if (table := _table_of(trunk)) is not None:
+        return LearnedPositions(table.weight[getattr(table, "offset", 0) :])  # OPT has rows before the first position
     attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in getattr(trunk, "layers", ())]
     return LearnedPositions(sinks=[each.sinks for each in attentions if hasattr(each, "sinks")])
 
 
 def _without_masks(trunk: Any, run: Trunk, input_ids: Tensor, **_: Any) -> Any:
+    """What the model without its head returns, computed by `run`, which builds no masks."""
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
     states: Any = run(trunk, input_ids)
     return BaseModelOutputWithPast(last_hidden_state=states)
 
 
-def _bloom(trunk: Any, ids_BT: Tensor) -> Tensor:
-    x_BTW = trunk.word_embeddings_layernorm(trunk.word_embeddings(ids_BT))
+def _bloom_or_falcon(trunk: Any, ids_BT: Tensor) -> Tensor:
+    x_BTW = trunk.word_embeddings(ids_BT)
+    if hasattr(trunk, "word_embeddings_layernorm"):  # of BLOOM
+        x_BTW = trunk.word_embeddings_layernorm(x_BTW)
     for block in trunk.h:
         x_BTW = block(x_BTW, alibi=None, attention_mask=None)[0]
     return trunk.ln_f(x_BTW)
@@ -336,13 +332,6 @@ def _mpt_attention(module: Any, seats: Seats, layer: int, hidden_states: Tensor,
     return module.out_proj(_merged(seats.attend(layer, q, k, v, module.softmax_scale))), None
 
 
-def _falcon(trunk: Any, ids_BT: Tensor) -> Tensor:
-    x_BTW = trunk.word_embeddings(ids_BT)
-    for block in trunk.h:
-        x_BTW = block(x_BTW, alibi=None, attention_mask=None)[0]
-    return trunk.ln_f(x_BTW)
-
-
 def _falcon_attention(module: Any, seats: Seats, layer: int, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
     q, k, v = (x.transpose(1, 2) for x in module._split_heads(module.query_key_value(hidden_states)))
     o_BHTD = seats.attend(layer, q, k, v, 1 / math.sqrt(module.head_dim))
@@ -350,13 +339,15 @@ def _falcon_attention(module: Any, seats: Seats, layer: int, hidden_states: Tens
 
 
 def _merged(o_BHTD: Tensor) -> Tensor:
+    """The outputs of all heads beside each other, `[B, T, HD]`."""
     return o_BHTD.transpose(1, 2).flatten(2)
 
 
+# By model type: the attention of a layer, and the model without its head, in the place of transformers' own code.
 OWN_ATTENTION: dict[str, tuple[Callable[..., Any], Trunk]] = {
-    "bloom": (_bloom_attention, _bloom),
+    "bloom": (_bloom_attention, _bloom_or_falcon),
     "mpt": (_mpt_attention, _mpt),
-    "falcon": (_falcon_attention, _falcon),
+    "falcon": (_falcon_attention, _bloom_or_falcon),
 }
 
 
