@@ -7,7 +7,7 @@ makes of it: versions drop keys that others have written. `poscli card` compares
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def quantization_of(config: Config) -> str:
 MOST_SIZE, MOST_LAYERS = 2**20, 10_000  # far above every published model; a larger number is a mistake
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the two values in `layer_types`
 Types = Callable[[Config, int], list[str]]  # from a config.json and the number of layers to the type of each layer
-Rotated = Callable[[Config, Sequence[str]], list[bool]]  # from a config.json and these types to who has rotations
+Rotated = Callable[[Config, Sequence[str]], list[bool]]  # from these to whether each layer has rotations
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class PositionKind(ABC):
 
     def kv_heads(self, config: Config, heads: int) -> int:
         """The number of heads of keys and values, each of which serves several heads of queries."""
-        return whole({"num_key_value_heads": self.heads_of_keys, **config}, ("num_key_value_heads",), heads)
+        key = "num_key_value_heads"  # null means as many as heads of queries, also where there is a default
+        return whole({key: self.heads_of_keys, **config}, (key,), heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +89,35 @@ def alibi_of_mpt(config: Config) -> str:
     return f"alibi(most={positive_number(section(config, 'attn_config'), 'alibi_bias_max', 8)})"
 
 
+def without_window(config: Config, count: int) -> list[str]:
+    """No layer has a window, whatever config.json says."""
+    return [GLOBAL] * count
+
+
 def everywhere(config: Config, count: int) -> list[str]:
     """Every layer has the window, if there is one; `layer_types` is not read."""
     return [LOCAL if config.get("sliding_window") else GLOBAL] * count
+
+
+def where_used(config: Config, count: int) -> list[str]:
+    """Qwen 3 with experts: every layer has the window, if it is switched on."""
+    return (everywhere if config.get("use_sliding_window", False) else without_window)(config, count)
+
+
+def listed_or_everywhere(config: Config, count: int) -> list[str]:
+    """Ministral: `layer_types`, or every layer has the window, if there is one."""
+    return items(config, "layer_types") or everywhere(config, count)
+
+
+def _listed_or(config: Config, local: Iterable[bool]) -> list[str]:
+    """`layer_types`; where config.json lists none, `local` says of each layer whether it has the window."""
+    return items(config, "layer_types") or [LOCAL if each else GLOBAL for each in local]
+
+
+def _all_but_every_nth(config: Config, count: int, n: int) -> list[str]:
+    """`layer_types`, or all layers but every n-th have the window; `sliding_window_pattern` replaces n."""
+    n = whole(config, ("sliding_window_pattern",), n)
+    return _listed_or(config, ((layer + 1) % n != 0 for layer in range(count)))
 
 
 def from_max_window_layers(config: Config, count: int) -> list[str]:
@@ -98,13 +125,12 @@ def from_max_window_layers(config: Config, count: int) -> list[str]:
     if not (config.get("use_sliding_window", False) and config.get("sliding_window", 4096)):
         return [GLOBAL] * count
     first = whole(config, ("max_window_layers",), 28, least=0)
-    return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
+    return _listed_or(config, (n >= first for n in range(count)))
 
 
 def every_sixth_global(config: Config, count: int) -> list[str]:
     """Gemma 3: five local layers, then a global one, or `layer_types`; another rhythm is `sliding_window_pattern`."""
-    pattern = whole(config, ("sliding_window_pattern",), 6)  # `_sliding_window_pattern` is written, and not read
-    return items(config, "layer_types") or [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
+    return _all_but_every_nth(config, count, 6)  # `_sliding_window_pattern` is written, and not read
 
 
 def where_not_rotated(config: Config, count: int) -> list[str]:
@@ -119,46 +145,28 @@ def where_not_rotated(config: Config, count: int) -> list[str]:
 def every_fourth_global(config: Config, count: int) -> list[str]:
     """Cohere 2, EXAONE 4, OLMo 3: three local layers, then a global one; a rhythm such as LLLG; or `layer_types`."""
     if config.get("sliding_window") is None:
-        return items(config, "layer_types") or [GLOBAL] * count
-    pattern = config.get("sliding_window_pattern", 4)
-    if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:
-        local = [pattern[n % len(pattern)] == "L" for n in range(count)]
-    else:
-        period = whole(config, ("sliding_window_pattern",), 4)
-        local = [(n + 1) % period != 0 for n in range(count)]
-    return items(config, "layer_types") or [LOCAL if each else GLOBAL for each in local]
+        return _listed_or(config, [False] * count)
+    rhythm = config.get("sliding_window_pattern")
+    if isinstance(rhythm, str) and rhythm and set(rhythm) <= {"L", "G"}:
+        return _listed_or(config, (rhythm[n % len(rhythm)] == "L" for n in range(count)))
+    return _all_but_every_nth(config, count, 4)
 
 
 def every_second_global(config: Config, count: int) -> list[str]:
     """gpt-oss: a local layer, then a global one; or `layer_types`."""
-    return items(config, "layer_types") or [GLOBAL if n % 2 else LOCAL for n in range(count)]
+    return _listed_or(config, (n % 2 == 0 for n in range(count)))
 
 
 def even_below_max_window_layers(config: Config, count: int) -> list[str]:
     """Qwen 2 with experts, if the window is switched on: every second layer up to a certain one; or `layer_types`."""
     last = whole(config, ("max_window_layers",), 28, least=0) if config.get("use_sliding_window", False) else 0
-    return items(config, "layer_types") or [GLOBAL if n % 2 or n >= last else LOCAL for n in range(count)]
+    return _listed_or(config, (n % 2 == 0 and n < last for n in range(count)))
 
 
 def from_max_window_layers_on(config: Config, count: int) -> list[str]:
     """dots.llm1: layers have the window from a certain one on; or `layer_types`."""
     first = whole(config, ("max_window_layers",), 62, least=0) if config.get("sliding_window") else count
-    return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
-
-
-def listed_or_everywhere(config: Config, count: int) -> list[str]:
-    """Ministral: `layer_types`, or every layer has the window, if there is one."""
-    return items(config, "layer_types") or everywhere(config, count)
-
-
-def where_used(config: Config, count: int) -> list[str]:
-    """Qwen 3 with experts: all layers have the window, if it is switched on."""
-    return everywhere(config, count) if config.get("use_sliding_window", False) else [GLOBAL] * count
-
-
-def without_window(config: Config, count: int) -> list[str]:
-    """No layer has a window, whatever config.json says."""
-    return [GLOBAL] * count
+    return _listed_or(config, (n >= first for n in range(count)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +175,7 @@ class RotaryKind(PositionKind):
 
     rope: Rope = DEFAULT  # what transformers takes where config.json is silent
     local_theta: float | None = None  # theta of the layers with a window, where it is another one
-    types: Types = everywhere
+    types: Types = without_window
     window: int | None = None  # where config.json has no `sliding_window`
     rotated: Rotated = lambda config, types: [True] * len(types)
     scales_windows: bool = True  # whether a scaling is that of the layers with a window too
@@ -218,7 +226,7 @@ def rotated_layers(config: Config, types: Sequence[str]) -> list[bool]:
 
 
 def where_windowed(config: Config, types: Sequence[str]) -> list[bool]:
-    """Cohere 2 and EXAONE 4: only layers with a window are rotated, or all if there is no window."""
+    """EXAONE 4: only layers with a window are rotated, or all if there is no window."""
     return [type_ == LOCAL or config.get("sliding_window") is None for type_ in types]
 
 
@@ -239,90 +247,74 @@ class Falcon(RotaryKind):
 
 # By model_type.
 KINDS: dict[str, PositionKind] = {
-    "llama": RotaryKind(length=2048, types=without_window),
-    "mistral": RotaryKind(length=131072, heads_of_keys=8, window=4096),
+    "llama": RotaryKind(length=2048),
+    "mistral": RotaryKind(length=131072, heads_of_keys=8, types=everywhere, window=4096),
     "qwen2": RotaryKind(length=32768, heads_of_keys=32, types=from_max_window_layers, window=4096),
-    "qwen3": RotaryKind(
-        length=32768, heads_of_keys=32, head_width=128, types=from_max_window_layers, window=4096,
-    ),
-    "gemma": RotaryKind(length=8192, heads_of_keys=16, head_width=256, types=without_window),
+    "qwen3": RotaryKind(length=32768, heads_of_keys=32, head_width=128, types=from_max_window_layers, window=4096),
+    "gemma": RotaryKind(length=8192, heads_of_keys=16, head_width=256),
     "gemma3_text": RotaryKind(
         length=131072, heads_of_keys=4, head_width=256, rope=Rope(theta=1e6), local_theta=1e4,
         types=every_sixth_global, window=4096,
         refused=("attn_logit_softcapping", "use_bidirectional_attention"),
     ),
-    "olmo": RotaryKind(length=2048, types=without_window),
-    "olmo2": RotaryKind(length=2048, types=without_window),
-    "phi": RotaryKind(length=2048, rope=Rope(fraction=0.5), types=without_window),
-    "phi3": RotaryKind(length=4096),
-    "gpt_neox": RotaryKind(length=2048, rope=Rope(fraction=0.25), types=without_window),
+    "olmo": RotaryKind(length=2048),
+    "olmo2": RotaryKind(length=2048),
+    "phi": RotaryKind(length=2048, rope=Rope(fraction=0.5)),
+    "phi3": RotaryKind(length=4096, types=everywhere),
+    "gpt_neox": RotaryKind(length=2048, rope=Rope(fraction=0.25)),
     "smollm3": RotaryKind(
         length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated,
         rotated=rotated_layers,
     ),
-    "starcoder2": RotaryKind(length=4096, heads_of_keys=2),
-    "granite": RotaryKind(length=2048, types=without_window),
-    "arcee": RotaryKind(length=4096, types=without_window),
-    "seed_oss": RotaryKind(length=524288, heads_of_keys=8, head_width=128, types=without_window),
-    "ernie4_5": RotaryKind(
-        length=131072, heads_of_keys=2, head_width=128, rope=Rope(theta=5e5, layout="interleaved"),
-        types=without_window,
-    ),
-    "cohere": RotaryKind(length=8192, rope=Rope(layout="interleaved"), types=without_window),
+    "starcoder2": RotaryKind(length=4096, heads_of_keys=2, types=everywhere),
+    "granite": RotaryKind(length=2048),
+    "arcee": RotaryKind(length=4096),
+    "seed_oss": RotaryKind(length=524288, heads_of_keys=8, head_width=128),
+    "ernie4_5": RotaryKind(length=131072, heads_of_keys=2, head_width=128, rope=Rope(theta=5e5, layout="interleaved")),
+    "cohere": RotaryKind(length=8192, rope=Rope(layout="interleaved")),
     "cohere2": RotaryKind(
         length=8192, rope=Rope(layout="interleaved"), types=every_fourth_global, window=4096,
         rotated=lambda config, types: [type_ == LOCAL for type_ in types],
     ),
-    "glm": RotaryKind(
-        length=131072, heads_of_keys=2, head_width=128, rope=Rope(fraction=0.5, layout="interleaved"),
-        types=without_window,
-    ),
-    "glm4": RotaryKind(
-        length=131072, heads_of_keys=2, head_width=128, rope=Rope(fraction=0.5, layout="interleaved"),
-        types=without_window,
-    ),
-    "helium": RotaryKind(
-        length=4096, heads_of_keys=20, head_width=128, rope=Rope(theta=1e5, layout="interleaved"), types=without_window,
-    ),
+    "glm": RotaryKind(length=131072, heads_of_keys=2, head_width=128, rope=Rope(fraction=0.5, layout="interleaved")),
+    "glm4": RotaryKind(length=131072, heads_of_keys=2, head_width=128, rope=Rope(fraction=0.5, layout="interleaved")),
+    "helium": RotaryKind(length=4096, heads_of_keys=20, head_width=128, rope=Rope(theta=1e5, layout="interleaved")),
     "exaone4": RotaryKind(
         length=2048, heads_of_keys=32, types=every_fourth_global, window=4096, rotated=where_windowed,
     ),
     "olmo3": RotaryKind(length=2048, types=every_fourth_global, window=4096, scales_windows=False),
-    "flex_olmo": RotaryKind(length=4096, rope=Rope(theta=5e5), types=without_window),
-    "mixtral": RotaryKind(length=131072, heads_of_keys=8, rope=Rope(theta=1e6)),
+    "flex_olmo": RotaryKind(length=4096, rope=Rope(theta=5e5)),
+    "mixtral": RotaryKind(length=131072, heads_of_keys=8, rope=Rope(theta=1e6), types=everywhere),
     "qwen3_moe": RotaryKind(length=32768, heads_of_keys=4, types=where_used, window=4096),
-    "granitemoe": RotaryKind(length=2048, types=without_window),
+    "granitemoe": RotaryKind(length=2048),
     "gpt_oss": RotaryKind(
         length=131072, heads_of_keys=8, head_width=64, types=every_second_global, window=128, sinks=True,
         rope=Rope(
             theta=150000,
             scaling={
-                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-                ORIGINAL: 4096,
+                "rope_type": "yarn", "factor": 32.0, ORIGINAL: 4096, "beta_fast": 32.0, "beta_slow": 1.0,
+                "truncate": False,
             },
         ),
     ),
     "apertus": RotaryKind(
-        length=65536, types=without_window,
+        length=65536,
         rope=Rope(
             theta=12e6,
             scaling={
-                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                ORIGINAL: 8192,
+                "rope_type": "llama3", "factor": 8.0, ORIGINAL: 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             },
         ),
     ),
     "dots1": RotaryKind(length=2048, heads_of_keys=32, types=from_max_window_layers_on, window=4096),
     "ministral": RotaryKind(length=131072, heads_of_keys=8, types=listed_or_everywhere, window=4096),
-    "stablelm": RotaryKind(length=4096, heads_of_keys=32, rope=Rope(fraction=0.25), types=without_window),
-    "nemotron": RotaryKind(length=4096, rope=Rope(fraction=0.5), types=without_window),
-    "olmoe": RotaryKind(length=4096, types=without_window),
-    "qwen2_moe": RotaryKind(
-        length=32768, heads_of_keys=16, types=even_below_max_window_layers, window=4096,
-    ),
+    "stablelm": RotaryKind(length=4096, heads_of_keys=32, rope=Rope(fraction=0.25)),
+    "nemotron": RotaryKind(length=4096, rope=Rope(fraction=0.5)),
+    "olmoe": RotaryKind(length=4096),
+    "qwen2_moe": RotaryKind(length=32768, heads_of_keys=16, types=even_below_max_window_layers, window=4096),
     "bloom": Uniform(name="alibi", length=2048, spec=lambda config: "alibi"),
     "mpt": Uniform(name="alibi", length=2048, spec=alibi_of_mpt),
-    "falcon": Falcon(name="alibi or rotary", length=2048, types=without_window),
+    "falcon": Falcon(name="alibi or rotary", length=2048),
     "gpt2": Uniform(name="learned", length=1024, spec=lambda config: "learned"),
     "opt": Uniform(name="learned", length=2048, spec=lambda config: "learned"),
 }  # fmt: skip
@@ -346,8 +338,9 @@ class Architecture:
     def spec(self) -> str:
         """The positions as a spec of poscli: the encodings of the layers, in the shortest period that they have."""
         specs = [layer.spec for layer in self.layers]
-        periods = (specs[:n] for n in range(1, len(specs)))
-        return "|".join(next((p for p in periods if all(s == p[n % len(p)] for n, s in enumerate(specs))), specs))
+        lengths = range(1, len(specs) + 1)
+        period = next(length for length in lengths if all(spec == specs[n % length] for n, spec in enumerate(specs)))
+        return "|".join(specs[:period])
 
     @property
     def shape(self) -> Shape:
