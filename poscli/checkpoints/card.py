@@ -9,7 +9,7 @@ from typing import Any
 from poscli.checkpoints.architecture import LENGTH, architecture
 from poscli.checkpoints.faults import Fault, faults_of
 from poscli.checkpoints.readings import Readings, own_layers, ranges, stock_reading
-from poscli.checkpoints.source import CONFIG, FETCH
+from poscli.checkpoints.source import FETCH, config_in
 from poscli.specs import parse
 from poscli.system.files import read_object
 
@@ -76,7 +76,7 @@ def read_subject(folder: Path) -> Readings:
     CorruptError for a damaged file, DataError for numbers that make no model, UsageError for a model type that poscli
     does not know.
     """
-    config = read_object(folder / CONFIG, FETCH)
+    config = config_in(folder)
     read = architecture(config)
     return Readings(
         config=config,

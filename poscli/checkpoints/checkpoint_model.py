@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.checkpoints.architecture import Architecture
-from poscli.checkpoints.source import CONFIG, FETCH
+from poscli.checkpoints.source import config_in
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.equation.composed import leaf_encodings
@@ -37,7 +37,6 @@ from poscli.model.cache import Cache, LayerCache
 from poscli.specs import build, parse
 from poscli.system.console import warn_once
 from poscli.system.errors import DataError, UsageError
-from poscli.system.files import read_object
 
 # Models whose fused attention does not read all keys of config.json in some versions. (Falcon's eager attention, by
 # contrast, adds ALiBi twice in version 4.57.)
@@ -54,7 +53,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
     """
     import transformers
 
-    kind = read_object(folder / CONFIG, FETCH).get("model_type")
+    kind = config_in(folder).get("model_type")
     try:
         with quiet():
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -95,7 +94,7 @@ def stock_logits(stock: Any, tokens_BT: Tensor, folder: Path) -> Tensor:
         kind = str(next(stock.parameters()).dtype).removeprefix("torch.")
         cause = "its weights are damaged; fetch them again"
         if kind != "float32":
-            cause = f"its weights are damaged, or too large for {kind}; try --precision float32"
+            cause = f"its weights are damaged, or too large for {kind}; try the precision float32"
         raise DataError(f"{folder} has logits that are no finite numbers: {cause}")
     return logits_BTV
 

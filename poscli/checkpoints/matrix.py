@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import Architecture, architecture
-from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run, config_of
+from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
 from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.request import AdviceRequest
-from poscli.checkpoints.source import find
+from poscli.checkpoints.source import config_in, find
 from poscli.checkpoints.wanted import fixed
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
@@ -107,7 +107,7 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
     asked = validated(ExtrapolateRequest, values, "advise")
     run, task = checkpoint_run(run_config, rows, runs, device)
     source = find(run_config.checkpoint.source, config_only=True)
-    config = dict(config_of(source))
+    config = config_in(source.folder)
     return Matrix(
         name=run_config.checkpoint.name,
         model=source.spec.removeprefix("hf:").partition("@")[0] if source.revision else source.spec,

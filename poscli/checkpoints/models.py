@@ -12,8 +12,8 @@ import torch
 from poscli.checkpoints import CORPUS, gguf
 from poscli.checkpoints.architecture import architecture, quantization_of
 from poscli.checkpoints.checkpoint_model import load_checked
-from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
-from poscli.checkpoints.values import Config, whole
+from poscli.checkpoints.source import FETCH, CheckpointSource, config_in, find
+from poscli.checkpoints.values import whole
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import LONGEST_WINDOW, validated
 from poscli.drawing.text import listed
@@ -22,7 +22,6 @@ from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, open_run, run_exists
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, DataError, UsageError, near
-from poscli.system.files import read_object
 from poscli.system.memory import unaffordable
 from poscli.system.provenance import describe
 from poscli.system.text import printable
@@ -59,7 +58,7 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
             f"--task {wish.task} makes its own tokens, which a checkpoint does not know; {listed(ASKED)} ask in words"
         )
     source = find(wish.model)
-    config = config_of(source)
+    config = config_in(source.folder)
     model = architecture(config, wish.length)
     if how := quantization_of(config):
         raise UsageError(
@@ -129,14 +128,9 @@ def load_checkpoint(config: RunConfig, device: torch.device) -> LanguageModel:
             f"{source.spec} has changed since it was evaluated: its files have another digest; restore it, or evaluate "
             "it under another name"
         )
-    known = architecture(config_of(source), config.length)
+    known = architecture(config_in(source.folder), config.length)
     identity = (source.folder, source.digest, known, device, config.precision)
     return once(identity, lambda: load_checked(source.folder, known, device, getattr(torch, config.precision)))
-
-
-def config_of(source: CheckpointSource) -> Config:
-    """The content of a checkpoint's config.json."""
-    return read_object(source.folder / CONFIG, FETCH)
 
 
 def _numbers(source: CheckpointSource) -> tuple[int, str]:

@@ -38,7 +38,6 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 ADAPTER = "adapter_config.json"  # what peft writes in the place of config.json
 HASHED = {CONFIG, INDEX, *TOKENIZER_FILES}
 FORMS = f"DIR, FILE.gguf or {GRAMMAR}"
-INSTALL = "pip install 'poscli[hf]'"
 
 _PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|pkl)")
 
@@ -75,18 +74,22 @@ def find(spec: str, *, config_only: bool = False) -> CheckpointSource:
     return _of_folder(spec, config_only)
 
 
+def config_in(folder: Path) -> dict[str, Any]:
+    """The content of a checkpoint's config.json; CorruptError if it is not an object of JSON."""
+    return read_object(folder / CONFIG, FETCH)
+
+
 def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
     try:
         named = folder = Path(spec).expanduser().resolve()
         if (packed := gguf.file_in(folder)) is not None:
             named, folder = packed, gguf.unpacked(packed, config_only=config_only)
         if not folder.is_dir():
+            if Path(spec).is_file():
+                raise DataError(f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}")
             hint = f"; for a model of the hub write hf:{spec}" if re.fullmatch(r"[\w.-]+/[\w.-]+(@\S+)?", spec) else ""
             kind = "file" if folder.suffix == gguf.SUFFIX else "folder"
-            what = f"there is no {kind} {printable(spec)}; give {FORMS}{hint}"
-            if Path(spec).is_file():
-                what = f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}"
-            raise DataError(what)
+            raise DataError(f"there is no {kind} {printable(spec)}; give {FORMS}{hint}")
         files = {path.name for path in folder.iterdir() if path.is_file()}
         kept = sorted((folder / "snapshots").glob(f"*/{CONFIG}"))
         if CONFIG not in files and kept:
@@ -98,7 +101,7 @@ def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
         raise DataError(f"the checkpoint {printable(spec)} cannot be read: {error}; give {FORMS}") from error
     _refuse_incomplete(str(named), files, config_only)
     if not config_only:
-        _refuse_unknown(str(named), read_object(folder / CONFIG, FETCH))
+        _refuse_unknown(str(named), config_in(folder))
     weights = () if config_only else weight_files(folder, files)
     return CheckpointSource(str(named), folder, "", digest_of(folder, files, weights), weights)
 
@@ -111,7 +114,7 @@ def _of_hub(name: HubModel, config_only: bool) -> CheckpointSource:
     folder = repository.fetch(file for file in wanted if file.endswith(".json") or not config_only)
     weights: tuple[str, ...] = ()
     if not config_only:
-        _refuse_unknown(spec, read_object(folder / CONFIG, FETCH))
+        _refuse_unknown(spec, config_in(folder))
         weights = weight_files(folder, files)
         folder = repository.fetch(weights)
     return CheckpointSource(spec, folder, repository.name.revision, digest_of(folder, files, weights), weights)
@@ -150,7 +153,7 @@ def _without_weights(files: Collection[str]) -> str:
 def _refuse_unknown(spec: str, config: dict[str, Any]) -> None:
     """UsageError if the installed transformers cannot run the model, or none is installed."""
     if importlib.util.find_spec("transformers") is None:
-        raise UsageError(f"--model needs transformers: {INSTALL}")
+        raise UsageError(f"{spec} needs transformers: pip install 'poscli[hf]'")
     import transformers
 
     kind = config.get("model_type")

@@ -105,10 +105,9 @@ def test_what_is_wrong_with_a_server_is_named(model: Path, name: str) -> None:
 
 def test_what_is_pasted_for_llama_cpp_serves_the_target(model: Path, tmp_path: Path) -> None:
     from poscli.checkpoints.architecture import architecture
-    from poscli.checkpoints.models import config_of
-    from poscli.checkpoints.source import find
+    from poscli.checkpoints.source import config_in, find
 
-    config = config_of(find(str(model), config_only=True))
+    config = config_in(find(str(model), config_only=True).folder)
     (snippet,) = snippets("smollm2", architecture(config), config, "rope-linear(factor=2)", 2 * LENGTH, ["llama.cpp"])
     first, start = snippet.text.splitlines()
     program, _, *change = first.split()

@@ -52,8 +52,8 @@ class CheckpointWriter(OtherWriters):
         if self.chat and not prompt:
             raise UsageError("--chat puts a prompt into the model's chat template; give one with --prompt")
         from poscli.checkpoints import CORPUS
-        from poscli.checkpoints.models import Wish, checkpoint_config, config_of, load_checkpoint
-        from poscli.checkpoints.source import GENERATION, find
+        from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+        from poscli.checkpoints.source import GENERATION, config_in, find
         from poscli.data.tokenizers import tokenizer
         from poscli.model.held import held
 
@@ -61,7 +61,7 @@ class CheckpointWriter(OtherWriters):
         assert config.checkpoint is not None
         source = find(config.checkpoint.source)
         coder, ends = tokenizer(config.tokenizer), set[int]()
-        for stated in (config_of(source), _generation(source.folder / GENERATION)):
+        for stated in (config_in(source.folder), _generation(source.folder / GENERATION)):
             end = stated.get("eos_token_id")
             ends |= {each for each in (end if isinstance(end, list) else [end]) if isinstance(each, int)}
         opening = () if self.chat or not coder.opens else (coder.end,)
