@@ -102,16 +102,16 @@ class _Race:
         return self.end - time.monotonic()
 
     def _seconds(self, entrants: Sequence[EvaluationSetup]) -> float:
-        """What one more input takes, under some encodings and as it is."""
+        """The time for one more input, in seconds: under each of some encodings, and by the model as it is."""
         return sum(self.pace[each.run.id] for each in (self.own, *entrants))
 
     def _affordable(self, inputs: int) -> int:
-        """How many more inputs the next look has time for."""
+        """For how many inputs, after those that are read already, the next look has time."""
         share = self._time_left() / _looks(len(self.left))
         return min(self.most - inputs, int(share / self._seconds(self.left)))
 
     def _estimate(self) -> bool:
-        """Time one input under each encoding; whether the first look has time for all.
+        """Time one input under each encoding; returns whether the first look has time for one under all of them.
 
         If it has not, fewer tokens are scored at the end of each input, as many as one window of L tokens scores. With
         more, what they are compared with would take longer than the inputs themselves.
@@ -137,7 +137,7 @@ class _Race:
         return False
 
     def _look(self, inputs: int) -> Tables:
-        """Read so many inputs, those that are read already included; the pace is what they took."""
+        """Read inputs until `inputs` have been read under each encoding, and measure again how long one takes."""
         work = tuple(_of_inputs(each, inputs) for each in (self.own, *self.left))
         tables = measured(replace(self.matrix, work=work))
         took = tables.rows[tables.rows["variant"] == FULL].groupby("run_id")["seconds"].sum()
@@ -151,7 +151,7 @@ class _Race:
         self._keep(losses, at_target["reason"].to_dict(), inputs, max(FINALISTS, math.ceil(len(self.left) / 2)))
 
     def _screen(self) -> None:
-        """Go on with as many as have time for a look each time that they are halved."""
+        """Screen the encodings, and go on with as many of the best as there is time to halve, look by look."""
         seconds = min(SCREENING_SHARE * 60 * self.minutes, self._time_left())
         losses, reasons = screened(self.own, self.left, seconds)
         order = _best_first(self.left, losses)
@@ -159,7 +159,10 @@ class _Race:
         self._keep(losses, reasons, 0, max(fits, default=1))
 
     def _keep(self, losses: dict[str, float], reasons: dict[str, str], inputs: int, count: int) -> None:
-        """Go on with the best `count`. A loss of NaN is a failure, and an infinite one is not known."""
+        """Go on with the best `count`, and record the others as left out.
+
+        A loss of NaN says that an encoding failed, and an infinite one that its loss is not known.
+        """
         order = _best_first(self.left, losses)
         least = losses[order[0].run.id]
         kept = [each for each in order[:count] if not math.isnan(losses[each.run.id])]
@@ -173,12 +176,12 @@ class _Race:
 
 
 def _looks(encodings: int) -> int:
-    """In how many looks so many encodings are compared, if there are half as many in each as in the one before."""
+    """The number of looks at this many encodings, of which each look leaves half, until FINALISTS are left."""
     return 1 + max(0, math.ceil(math.log2(max(1, encodings) / FINALISTS)))
 
 
 def _of_inputs(setup: EvaluationSetup, inputs: int, stride: int = 0) -> EvaluationSetup:
-    """The same evaluation on other text: one stride of tokens, by default its own, is scored at the end of an input."""
+    """The same evaluation on this many inputs, at the end of each of which `stride` tokens are scored; 0: as before."""
     stride = stride or setup.settings.stride
     settings = replace(setup.settings, tokens=inputs * stride, stride=stride)
     return EvaluationSetup(setup.run, setup.task, settings, setup.device)

@@ -31,7 +31,7 @@ from poscli.workflows import evaluate, setups_of
 # Lengths of contexts are powers of two: 32k is the name of 32,768.
 CONTEXT_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 PROTOCOL = "fixed"  # every scored token has inputs of the target's length before it
-STRIDES, MOST_SCORED = 8, 1024  # the trained length is so many strides; tokens scored at the end of an input
+STRIDES, MOST_SCORED = 8, 1024  # strides in the trained length; the most tokens scored at the end of an input
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Matrix:
 
 
 def read_length(text: str, train_length: int) -> int:
-    """The number of tokens that the text of --target stands for; UsageError if it stands for none.
+    """The number of tokens that the text of --target stands for, at a trained length; UsageError if it stands for none.
 
     >>> read_length("32k", 2048), read_length("10000", 2048), read_length("4x", 2048), read_length("1.5x", 2048)
     (32768, 10000, 8192, 3072)
@@ -124,7 +124,7 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
 
 
 def _needed(setup: EvaluationSetup, baselines: tuple[str, ...]) -> EvaluationSetup:
-    """What the advice needs of an evaluation; `baselines` limit the attention of the model as it is."""
+    """The part of an evaluation that the advice needs; `baselines` limit the attention of the model as it is."""
     settings = replace(setup.settings, only=PROTOCOL, baselines=() if setup.run.under_another else baselines)
     return EvaluationSetup(setup.run, setup.task, settings, setup.device)
 
@@ -138,9 +138,10 @@ def measured(matrix: Matrix) -> Tables:
 def to_paste(
     matrix: Matrix, advice: Advice, runtimes: Sequence[str]
 ) -> tuple[list[Snippet], Candidate | None, list[Snippet]]:
-    """What to paste for the advice; and if no program has a key for it, the best candidate for which one has, with its.
+    """What to paste for the advice, and, if no program has a key for it, another candidate and what to paste for that.
 
-    Only candidates whose gain counts are looked at. Without an advice there is nothing to paste.
+    The other one is the best for which a program has a key, among those whose gain counts; None if there is none or if
+    none is needed. Without an advice there is nothing to paste.
     """
 
     def pasted(candidate: Candidate) -> list[Snippet]:

@@ -25,8 +25,6 @@ from poscli.evaluation.posthoc import with_joined
 from poscli.model.cache import Cache
 from poscli.model.load import load_model
 
-READER = OF_CHECKPOINTS  # joined to the model that reads all but the ends
-
 
 @dataclass(frozen=True)
 class InputEnd:
@@ -58,7 +56,7 @@ def ends(setup: EvaluationSetup) -> Iterator[InputEnd]:
     `setup` is that of a checkpoint as it is. A stride of tokens is the end, and inputs come in the order in which
     evaluations take them.
     """
-    reader = with_joined(loaded_checkpoint(setup), READER)
+    reader = with_joined(loaded_checkpoint(setup), OF_CHECKPOINTS)
     length, scored = setup.settings.lengths[-1], setup.settings.stride
     text = setup.task.text(length)
     for span in setup.plan.drawn(setup.settings.only, length):

@@ -102,7 +102,7 @@ class Texts:
     opening: tuple[int, ...]  # the token that opens every text, if there is one
 
     def behind(self, tokens: int) -> list[int]:
-        """The passage behind so much other text that there are `tokens` in all, one of which is left for the answer."""
+        """Other text and then the passage, `tokens - 1` in all: one token is left for the server's answer."""
         before = tokens - len(self.passage) - len(self.opening) - 1
         return [*self.opening, *self.other[:before], *self.passage]
 
@@ -141,20 +141,20 @@ class Auditor:
         self.scored = len(words.passage)
         self._own: dict[tuple[str, tuple[int, ...]], Values] = {}
 
+    @torch.inference_mode()
     def own(self, spec: str, tokens: Sequence[int]) -> Values:
-        """The log-probabilities of the last tokens of an input under a spec, in nats; computed once."""
+        """The log-probabilities, in nats, of the last tokens of an input by the model at hand under a spec.
+
+        They are computed once and kept.
+        """
         key = spec, tuple(tokens)
         if key not in self._own:
-            self._own[key] = self._computed(spec, tokens)
+            model = self.model if spec == self.trained else with_encoding(self.model, spec, self.trained)
+            ids_1T = torch.tensor(tokens, device=model.device)[None]
+            parts = [part for _, part in model.logits_in_slices(ids_1T[:, :-1], self.scored)]
+            log_probs_TV = torch.cat(parts, dim=1)[0].double().log_softmax(-1)
+            self._own[key] = log_probs_TV.gather(1, ids_1T[0, -self.scored :, None])[:, 0].cpu().numpy()
         return self._own[key]
-
-    @torch.inference_mode()
-    def _computed(self, spec: str, tokens: Sequence[int]) -> Values:
-        model = self.model if spec == self.trained else with_encoding(self.model, spec, self.trained)
-        ids_1T = torch.tensor(tokens, device=model.device)[None]
-        parts = [part for _, part in model.logits_in_slices(ids_1T[:, :-1], self.scored)]
-        log_probs_TV = torch.cat(parts, dim=1)[0].double().log_softmax(-1)
-        return log_probs_TV.gather(1, ids_1T[0, -self.scored :, None])[:, 0].cpu().numpy()
 
     def served(self) -> list[Values]:
         """The server's log-probabilities of the last tokens of each window; UsageError if they are too long for it."""
@@ -201,7 +201,7 @@ class Auditor:
         return best, spec, numbers
 
     def residuals(self, spec: str, windows: Windows, served: list[Values]) -> Values:
-        """The server's log-probabilities minus those of a spec, of all windows."""
+        """The server's log-probabilities minus those of the model at hand under a spec, for all windows together."""
         pairs = zip(windows, served, strict=True)
         return np.concatenate([values - self.own(spec, window) for window, values in pairs])
 
@@ -224,7 +224,10 @@ class Auditor:
         return [float(f"{number:.4g}") for number in np.exp(found.x)]
 
     def curve(self, spec: str) -> Iterator[tuple[LongRead, Values | None, Values]]:
-        """The passage behind growing amounts of other text, and the log-probabilities of both."""
+        """Read the passage behind growing amounts of other text.
+
+        With each come the server's log-probabilities, None if it refuses the input, and those of the model at hand.
+        """
         lengths = self.lengths
         with Meter("audit: read", sum(lengths)) as progress:
             for tokens in lengths:
@@ -241,12 +244,16 @@ class Auditor:
 
     @property
     def lengths(self) -> list[int]:
-        """The numbers of tokens to read the passage among: a window, L/2, L and the target."""
+        """The lengths of the inputs that end with the passage, in tokens: a window, L/2, L and the target."""
         length, window = self.model.shape.length, len(self.words.windows[0]) + 1
         return sorted({n for n in (window, length // 2, length, self.target) if window <= n <= self.target})
 
     def broken(self, least: Values, whole: int, broken: int) -> int:
-        """The number of tokens, between two, from which the server's loss is higher than it is at best."""
+        """About how long inputs must be for the server to break, by bisection.
+
+        `least` are its log-probabilities at the end of a short text. It does not break at `whole` tokens, and does at
+        `broken`.
+        """
         for _ in range(BISECTIONS):
             middle = (whole + broken) // 2
             if clearly_lower(self.server.log_probs(self.words.behind(middle), self.scored), least):
@@ -257,7 +264,7 @@ class Auditor:
 
 
 def audited(auditor: Auditor) -> Audit:
-    """The whole audit.
+    """Compare the server with the model at hand on short windows, then behind growing amounts of other text.
 
     UsageError if the server reads no window, DataError if it fails or serves another model on the way.
     """
@@ -267,25 +274,21 @@ def audited(auditor: Auditor) -> Audit:
     residual, explained = (rms(auditor.residuals(each, words.windows, served)) for each in (expected, spec))
     both = np.array([np.concatenate([auditor.own(spec, window) for window in words.windows]), np.concatenate(served)])
     correlation = float(np.corrcoef(both)[0, 1]) if np.ptp(both, axis=1).all() else 0.0
-    faults = []
+    faults = list[ServerFault]()
     if correlation < ALIKE:
-        faults.append(
-            ServerFault(
-                "other weights",
-                f"its log-probabilities correlate by {correlation:.2f} with those of {auditor.name}, under the best of "
-                "the positions that were tried: it serves another model, or reads other tokens",
-            )
+        said = (
+            f"its log-probabilities correlate by {correlation:.2f} with those of {auditor.name}, under the best of "
+            "the positions that were tried: it serves another model, or reads other tokens"
         )
+        faults.append(ServerFault("other weights", said))
     elif theory is not None:
         faults.append(ServerFault(theory.fault, theory.said(numbers)))
     elif explained > UNEXPLAINED:
-        faults.append(
-            ServerFault(
-                "unexplained",
-                f"its log-probabilities differ by {explained:.2f} nats from those of {auditor.name}, more than 4 bits "
-                "per weight do, and no mistake in its positions that is known explains it",
-            )
+        said = (
+            f"its log-probabilities differ by {explained:.2f} nats from those of {auditor.name}, more than 4 bits "
+            "per weight do, and no mistake in its positions that is known explains it"
         )
+        faults.append(ServerFault("unexplained", said))
     read = list(auditor.curve(spec))
     again = server.log_probs(words.windows[0], auditor.scored)
     if np.abs(again - served[0]).max() > max(1.0, 10 * explained):
@@ -323,8 +326,8 @@ def audited(auditor: Auditor) -> Audit:
 def _of_long_inputs(read: LongRead, served: Values, own: Values, least: Values, explained: float) -> str:
     """What is wrong with a server's log-probabilities at the end of a long input; "" if nothing is.
 
-    `own` are those of the model at hand, `least` those that it has at the end of a short text, and `explained` is how
-    far the server's are from them there.
+    `own` are those of the model at hand, and `least` its log-probabilities at the end of a short text, from which the
+    server's differ by `explained` nats.
     """
     said = f"at the end of {read.tokens} tokens "
     if clearly_lower(own, least):  # the model itself breaks, and both are mostly chance
@@ -346,7 +349,7 @@ def _simplex(start: Values) -> Values:
 
 
 def rms(values: Values) -> float:
-    """The root mean square."""
+    """The root mean square of some numbers."""
     return float(np.sqrt(np.square(values).mean()))
 
 

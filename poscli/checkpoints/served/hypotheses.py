@@ -48,7 +48,9 @@ def theories(expected: str, length: int) -> list[Theory]:
 def _theories(leaf: Leaf, length: int) -> Iterator[Theory]:
     given: Options = dict(leaf.options)
     base, factor = float(given.get("base") or BASE), float(given.get(FACTOR) or 1)
-    original, attention = int(given.get("original") or length), _attention_of(leaf, factor)
+    original = int(given.get("original") or length)
+    # The factor on cos and sin.
+    attention = float(given.get("attention") or (grown_by_yarn(factor) if leaf.name == YARN else 1.0))
 
     def kept(**changed: Any) -> str:
         """The expected rotation with some options changed."""
@@ -131,11 +133,3 @@ def digits(number: float) -> str:
 
 def _written(name: str, options: Options) -> str:
     return str(Leaf(name, tuple(options.items())))
-
-
-def _attention_of(leaf: Leaf, factor: float) -> float:
-    """The factor on cos and sin of a rotation."""
-    given = dict(leaf.options).get("attention")
-    if given is not None:
-        return float(str(given))
-    return grown_by_yarn(factor) if leaf.name == YARN else 1.0
