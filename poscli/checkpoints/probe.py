@@ -118,8 +118,11 @@ def probe(folder: Path, subject: Readings, device: torch.device) -> Probe:
 
 
 @torch.inference_mode()
-def probe_model(stock: Any, subject: Readings, ids_BT: Tensor, words: str = "a passage") -> Probe:
-    """Probe a stock model of transformers, which computes its positions with poscli afterwards."""
+def probe_model(stock: Any, subject: Readings, ids_BT: Tensor, words: str) -> Probe:
+    """Probe a stock model of transformers with a passage, which is `words` in words.
+
+    Afterwards poscli's encodings compute the positions of this model.
+    """
     dtype = next(stock.parameters()).dtype
     findings = list(_frequencies(stock, subject))
     starts = _starts(subject, ids_BT.shape[1])

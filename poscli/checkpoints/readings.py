@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from poscli.checkpoints.architecture import LOCAL, Architecture, LayerPositions
 from poscli.checkpoints.checkpoint_model import LearnedPositions, own_encodings, quiet
 from poscli.checkpoints.scalings import ORIGINAL
-from poscli.checkpoints.values import Config
+from poscli.checkpoints.values import Config, section
 from poscli.equation import Encoding
 from poscli.equation.composed import leaf_encodings
 from poscli.system.errors import UsageError
@@ -335,8 +335,7 @@ class Readings:
     @property
     def attn_config(self) -> dict[str, Any]:
         """The object in which MPT has the parameters of attention."""
-        value = self.config.get("attn_config")
-        return value if isinstance(value, dict) else {}
+        return section(self.config, "attn_config")
 
     @property
     def writer(self) -> str:

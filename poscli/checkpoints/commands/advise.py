@@ -12,6 +12,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from poscli.checkpoints.commands import Checkpoint
 from poscli.checkpoints.request import AdviceRequest
 from poscli.cli import plan
 from poscli.cli.commands import command
@@ -22,6 +23,7 @@ from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
     from poscli.checkpoints.budget import Dropped
+    from poscli.checkpoints.matrix import Matrix
     from poscli.checkpoints.paste import Snippet
     from poscli.checkpoints.search import Found
 
@@ -29,13 +31,6 @@ SEARCH_SHARE = 1 / 3  # of --minutes, after which no further number is looked fo
 SEARCHED = 5  # evaluations of the model as it is, which take about as long as the search and what it adds
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR|FILE.gguf|hf:ORG/NAME",
-        help="A checkpoint of transformers: a folder, a file of GGUF, or hf:ORG/NAME@REVISION.",
-    ),
-]
 Target = Annotated[
     str,
     typer.Option(
@@ -55,7 +50,7 @@ Runtime = Annotated[
 @command("advise", after="extrapolate")
 @from_model({"baselines": ("--baseline",)})
 def advise(
-    model: Model,
+    model: Checkpoint,
     target: Target,
     request: AdviceRequest,
     *,
@@ -91,13 +86,7 @@ def advise(
         if request.search:
             note("this is without --search, and without the encodings that it would add")
         return
-    if request.minutes is not None:
-        plan.confirm(60 * request.minutes, "--minutes", yes=yes)
-    else:
-        seconds = sum(job.seconds for job in evaluations(asked.work, why=False))
-        if request.search:
-            seconds += SEARCHED * evaluations(asked.work[:1], why=False, anew=True)[0].seconds
-        plan.confirm(seconds, "--target or --tokens, or give --minutes", yes=yes)
+    _confirm(asked, request, yes=yes)
     found: list[Found] = []
     if request.search:
         found = searched(asked, until=begun + 60 * SEARCH_SHARE * (request.minutes or math.inf))
@@ -130,6 +119,19 @@ def advise(
             _show(others)
 
     emit(json_, document, show)
+
+
+def _confirm(asked: Matrix, request: AdviceRequest, *, yes: bool) -> None:
+    """Ask whether to go on, if the measurement takes long; `yes` is the answer beforehand."""
+    from poscli.estimate import evaluations
+
+    if request.minutes is not None:
+        plan.confirm(60 * request.minutes, "--minutes", yes=yes)
+        return
+    seconds = sum(job.seconds for job in evaluations(asked.work, why=False))
+    if request.search:
+        seconds += SEARCHED * evaluations(asked.work[:1], why=False, anew=True)[0].seconds
+    plan.confirm(seconds, "--target or --tokens, or give --minutes", yes=yes)
 
 
 def _show_left_out(left_out: tuple[Dropped, ...]) -> None:

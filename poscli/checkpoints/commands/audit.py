@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.checkpoints import CORPUS
+from poscli.checkpoints.commands import PLACE, PROSE
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.options import Device, Json
@@ -20,8 +21,6 @@ from poscli.system.text import printable
 if TYPE_CHECKING:
     from poscli.checkpoints.served.audit import Audit
 
-PROSE = 110  # characters of a line of sentences
-
 
 @command("audit", after="card")
 def audit_server(
@@ -31,7 +30,7 @@ def audit_server(
         typer.Option(
             "--model",
             help="The checkpoint that it should serve: a folder, hf:ORG/NAME@REVISION or a file of GGUF.",
-            metavar="DIR|FILE.gguf|hf:ORG/NAME",
+            metavar=PLACE,
         ),
     ],
     as_: Annotated[

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from poscli.checkpoints.commands import PROSE, Checkpoint
 from poscli.cli.commands import command
 from poscli.cli.options import Device, Json
 from poscli.system.console import emit, out
@@ -19,19 +20,12 @@ if TYPE_CHECKING:
     from poscli.checkpoints.card import Card
     from poscli.checkpoints.probe import Probe
 
-PROSE = 110  # characters of a line of sentences
 STYLES = {"fault": "red", "note": "yellow", "passed": "green"}
 
 
 @command("card", after="bench")
 def card(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A checkpoint of transformers: a folder, a file of GGUF, or hf:ORG/NAME@REVISION.",
-            metavar="DIR|FILE.gguf|hf:ORG/NAME",
-        ),
-    ],
+    model: Checkpoint,
     probe: Annotated[
         bool, typer.Option("--probe", help="Load the weights too, and read one passage at growing positions.")
     ] = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poscli.checkpoints.commands import PLACE
 from poscli.checkpoints.request import LONGEST_MINUTES
 from poscli.cli import complete
 from poscli.cli.commands import COMMANDS
@@ -27,7 +28,7 @@ Models = Annotated[
         "--model",
         help="Evaluate a checkpoint of transformers instead: a folder, a file of GGUF, or hf:ORG/NAME@REVISION; "
         "repeatable.",
-        metavar="DIR|FILE.gguf|hf:ORG/NAME",
+        metavar=PLACE,
     ),
 ]
 Corpus = Annotated[
@@ -84,30 +85,23 @@ class Checkpoints(OtherModels):
             raise UsageError(
                 f"{selected[0]} selects a trained run, and --model {self.model[0]} names a checkpoint; give one"
             )
-        options = {
-            "--corpus": self.corpus, "--length": self.length, "--precision": self.precision, "--minutes": self.minutes,
-            "--task": self.task,
-        }  # fmt: skip
+        options = {name: getattr(self, name) for name in ("corpus", "length", "precision", "minutes", "task")}
         if not self.model and (stray := [name for name, value in options.items() if value is not None]):
-            raise UsageError(f"{stray[0]} {options[stray[0]]} is for --model: a trained run has its own; leave it out")
-        defaults = Wish("")
+            raise UsageError(
+                f"--{stray[0]} {options[stray[0]]} is for --model: a trained run has its own; leave it out"
+            )
+        minutes = options.pop("minutes")
+        wishes = {name: value for name, value in options.items() if value}
         setups: list[EvaluationSetup] = []
         for model in self.model or ():
-            wish = Wish(
-                model,
-                self.corpus or defaults.corpus,
-                self.length,
-                self.precision or defaults.precision,
-                self.task or defaults.task,
-            )
-            config, rows = checkpoint_config(wish, device)
+            config, rows = checkpoint_config(Wish(model, **wishes), device)
             refuse_recalibration(config, request)
             posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
             run, task = checkpoint_run(config, rows, runs, device)
             if any(run.folder == setup.run.folder for setup in setups):
                 continue  # it is named twice
             setups += setups_of([run], request, device, smoke=smoke, open_task=lambda *names, task=task: task)
-        return setups if self.minutes is None or not setups else fitting(setups, self.minutes)
+        return fitting(setups, minutes) if setups and minutes is not None else setups
 
 
 COMMANDS.add("extrapolate.model", Checkpoints)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poscli.checkpoints.commands import PLACE
 from poscli.cli.commands import COMMANDS
 from poscli.cli.commands.generate import OtherWriters, Writer, plainly
 from poscli.system.errors import DataError, UsageError
@@ -20,7 +21,7 @@ ModelName = Annotated[
     str | None,
     typer.Option(
         "--model", help="Let a checkpoint of transformers write: a folder, a file of GGUF, or hf:ORG/NAME@REVISION.",
-        metavar="DIR|FILE.gguf|hf:ORG/NAME",
+        metavar=PLACE,
     ),
 ]  # fmt: skip
 Chat = Annotated[
