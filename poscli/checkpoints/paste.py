@@ -85,8 +85,6 @@ def with_keys(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, A
 
 def transformers_5(wanted: Wanted) -> Keys:
     """Keys of a config.json for transformers 5: `rope_parameters`, nested by type of layer if these have own thetas."""
-    if not wanted.ropes:
-        return _length(wanted) | window(wanted)
     ropes = {type_: rope_parameters(wanted, type_) for type_ in wanted.ropes}
     rope = ropes[wanted.main]
     _refuse_types(wanted, ONLY, rope["rope_type"], "transformers")
@@ -98,8 +96,6 @@ def transformers_5(wanted: Wanted) -> Keys:
 
 def transformers_4(wanted: Wanted) -> Keys:
     """Keys of a config.json for transformers 4: `rope_scaling` and `rope_theta`."""
-    if not wanted.ropes:
-        return _length(wanted) | window(wanted)
     rope = rope_parameters(wanted, wanted.main)
     kind, model_type = rope["rope_type"], wanted.architecture.model_type
     _refuse_types(wanted, ONLY | ONLY_IN_4, kind, "transformers 4")
@@ -172,16 +168,18 @@ def _refuse_types(wanted: Wanted, only: Types, kind: str, runtime: str) -> None:
         )
 
 
-def _length(wanted: Wanted) -> Keys:
-    """The key of the longest input, for a model without rotations."""
-    return {"max_seq_len": wanted.target} if "max_seq_len" in wanted.config else {}
+def in_config(runtime: str, keys_of_rope: Callable[[Wanted], Keys]) -> Writer:
+    """A writer of keys for the config.json of a version of transformers.
 
-
-def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Writer:
-    """A writer of keys for the config.json of a version of transformers."""
+    `keys_of_rope` are the keys for a model with rotations; those of other models are the same in every version.
+    """
 
     def write(wanted: Wanted, model: str, revision: str) -> Snippet:
-        keys = keys_of(wanted)
+        if wanted.ropes:
+            keys = keys_of_rope(wanted)
+        else:
+            keys = {"max_seq_len": wanted.target} if "max_seq_len" in wanted.config else {}
+            keys |= window(wanted)
         if not keys:
             return Snippet(runtime, notes=("Nothing to change: the model takes inputs of any length.",))
         # A line for each key, so that lists of many numbers stay short.
@@ -192,6 +190,11 @@ def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Writer:
         return Snippet(runtime, f"merge into config.json{of}", f"{{\n{lines}\n}}", notes, keys=keys)
 
     return write
+
+
+def _nearest_fixed(wanted: Wanted) -> str:
+    """What a program has that cannot scale with the length of the input, as the end of a sentence."""
+    return f"rope-ntk(factor={wanted.target / wanted.architecture.length:g}) is the nearest that it has."
 
 
 # ---- vLLM
@@ -224,10 +227,9 @@ def _adapt_to_vllm(wanted: Wanted, rope: Keys) -> tuple[int, tuple[str, ...]]:
     if kind == "linear":  # vLLM allows inputs of the longest promised length times the factor
         return math.ceil(wanted.target / rope["factor"]), ()
     if kind == "dynamic":
-        factor = f"{wanted.target / wanted.architecture.length:g}"
         raise Inexpressible(
-            "vLLM's dynamic scaling is fixed when the model is loaded and does not follow the input: rope-ntk(factor="
-            f"{factor}) is the nearest that it has."
+            "vLLM's dynamic scaling is fixed when the model is loaded and does not follow the input: "
+            f"{_nearest_fixed(wanted)}"
         )
     if kind == "yarn":
         allowed = rope["factor"] * rope[ORIGINAL]
@@ -297,10 +299,7 @@ def _rope_options(wanted: Wanted) -> list[str]:
     elif kind == "yarn":
         scaling = _yarn_options(rope)
     else:
-        factor = f"{wanted.target / wanted.architecture.length:g}"
-        raise Inexpressible(
-            f"llama.cpp has one base for inputs of all lengths: rope-ntk(factor={factor}) is the nearest that it has."
-        )
+        raise Inexpressible(f"llama.cpp has one base for inputs of all lengths: {_nearest_fixed(wanted)}")
     base = [f"--rope-freq-base {rope['rope_theta']:.10g}"] if rope["rope_theta"] != trained["rope_theta"] else []
     return scaling + base
 
