@@ -25,11 +25,12 @@ def checkpoint(
     device: str = "auto",
     out: str | Path = "results",
 ) -> Run:
-    """A checkpoint of transformers as a run that `extrapolate` takes: a folder, or hf:ORG/NAME@REVISION.
+    """Make a run of a checkpoint of transformers, which `extrapolate` takes as it takes a trained run.
 
-    It lies in the folder `out`, without the weights, which are read where they are. `corpus` is the text to evaluate it
-    on, `length` the tokens that it was trained on where config.json says it wrongly, `precision` the number format, and
-    `task` language, or one that asks about a long text: needle, facts or repeat.
+    `model` is a folder, a file of GGUF, or hf:ORG/NAME@REVISION. `corpus` is the text to evaluate it on, `length` the
+    trained length in tokens where config.json says it wrongly, `precision` the number format, and `task` language, or
+    one that asks about a long text: needle, facts or repeat. The run is kept in the folder `out`, without the weights,
+    which are read from where they are.
     """
     where = device_of(device)
     config, rows = checkpoint_config(Wish(str(model), corpus, length, precision, task), where)

@@ -121,7 +121,7 @@ def _all_but_every_nth(config: Config, count: int, n: int) -> list[str]:
 
 
 def from_max_window_layers(config: Config, count: int) -> list[str]:
-    """Qwen: the window is switched off by default; it begins at a certain layer, or where `layer_types` says."""
+    """Qwen: if the window is switched on, layers have it from `max_window_layers` on, or those of `layer_types`."""
     if not (config.get("use_sliding_window", False) and config.get("sliding_window", 4096)):
         return [GLOBAL] * count
     first = whole(config, ("max_window_layers",), 28, least=0)
@@ -134,7 +134,7 @@ def every_sixth_global(config: Config, count: int) -> list[str]:
 
 
 def where_not_rotated(config: Config, count: int) -> list[str]:
-    """SmolLM3: the window is switched off by default; the layers without rotations have it, or those of a list."""
+    """SmolLM3: if the window is switched on, layers without rotations have it, or those of `layer_types`."""
     if not (config.get("use_sliding_window", False) and config.get("sliding_window")):
         return [GLOBAL] * count
     return items(config, "layer_types") or [
@@ -158,13 +158,13 @@ def every_second_global(config: Config, count: int) -> list[str]:
 
 
 def even_below_max_window_layers(config: Config, count: int) -> list[str]:
-    """Qwen 2 with experts, if the window is switched on: every second layer up to a certain one; or `layer_types`."""
+    """Qwen 2 with experts: if the window is on, every second layer before `max_window_layers`; or `layer_types`."""
     last = whole(config, ("max_window_layers",), 28, least=0) if config.get("use_sliding_window", False) else 0
     return _listed_or(config, (n % 2 == 0 and n < last for n in range(count)))
 
 
 def from_max_window_layers_on(config: Config, count: int) -> list[str]:
-    """dots.llm1: layers have the window from a certain one on; or `layer_types`."""
+    """dots.llm1: layers have the window from `max_window_layers` on, or those of `layer_types`."""
     first = whole(config, ("max_window_layers",), 62, least=0) if config.get("sliding_window") else count
     return _listed_or(config, (n >= first for n in range(count)))
 
@@ -178,7 +178,7 @@ class RotaryKind(PositionKind):
     types: Types = without_window
     window: int | None = None  # where config.json has no `sliding_window`
     rotated: Rotated = lambda config, types: [True] * len(types)
-    scales_windows: bool = True  # whether a scaling is that of the layers with a window too
+    scales_windows: bool = True  # whether layers with a window are scaled too
     sinks: bool = False  # whether the softmax of every layer has a learned logit beside the keys
     refused: tuple[str, ...] = ()  # keys that change the scores in a way that poscli's attention does not
 
@@ -213,7 +213,7 @@ class RotaryKind(PositionKind):
 
 
 def rotated_layers(config: Config, types: Sequence[str]) -> list[bool]:
-    """SmolLM3: 1 for a layer with rotations, 0 for one without; every fourth has none unless config.json says more."""
+    """SmolLM3: `no_rope_layers` has 1 for a layer with rotations, else 0; without this list every fourth has none."""
     flags, count = items(config, "no_rope_layers"), len(types)
     if flags is not None:
         if len(flags) < count:

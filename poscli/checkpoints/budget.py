@@ -80,6 +80,8 @@ def fitting(setups: Sequence[EvaluationSetup], minutes: float) -> list[Evaluatio
 
 
 class _Race:
+    """The looks of `within`: which encodings are left, what an input takes under each, and when the time ends."""
+
     def __init__(self, matrix: Matrix, minutes: float, begun: float) -> None:
         self.matrix, self.minutes, self.end = matrix, minutes, begun + 60 * minutes
         self.own, *self.left = matrix.work

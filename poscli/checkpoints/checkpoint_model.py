@@ -418,8 +418,8 @@ class CheckpointModel:
     def states(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """The last layer's output `[B, T, W]`, as the head takes it; with a cache, of tokens that continue its text.
 
-        Keys in a cache were made by the encodings with which they were read, but have no positions before those of this
-        model: a cache of another model's `Cache.for_others` gives what is read here other states, and no other places.
+        Keys in a cache have no positions until an encoding of this model gives them some. With `Cache.for_others` of
+        another model's cache, only the states that the keys were made of are those of the other model's encodings.
         """
         distinct = {id(encoding): encoding for encoding in self.encodings}
         seats, tokens = self._seats, tokens_BT.shape[1]

@@ -52,11 +52,12 @@ def file_in(path: Path) -> Path | None:
 
 
 def unpacked(path: Path, *, config_only: bool = False) -> Path:
-    """The folder in the cache with a GGUF file as a checkpoint of transformers; made, and a note says so, if need be.
+    """The folder in the cache that holds a GGUF file as a checkpoint of transformers; it is made if it is not there.
 
-    With `config_only` it holds config.json and nothing else. UsageError if a package is missing or the model or its
-    scaling is one that transformers cannot read from such a file, CorruptError if it is damaged, DataError if it lacks
-    tensors.
+    With `config_only` it holds config.json and nothing else; otherwise a note says that it is made.
+
+    UsageError if a package is missing or the model or its scaling is one that transformers cannot read from such a
+    file, CorruptError if it is damaged, DataError if it lacks tensors.
     """
     for package in ("transformers", "gguf", *(() if config_only else ("accelerate",))):
         if importlib.util.find_spec(package) is None:

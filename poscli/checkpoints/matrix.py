@@ -36,7 +36,7 @@ STRIDES, MOST_SCORED = 8, 1024  # strides in the trained length; the most tokens
 
 @dataclass(frozen=True)
 class Matrix:
-    """The checkpoint, the length that it is to read, and its evaluations, the first one as it is."""
+    """A checkpoint, the length that it is to read, and its evaluations, of which the first is of the model as it is."""
 
     name: str  # in the results
     model: str  # what programs load: a folder, a file of GGUF, or ORG/NAME

@@ -1,11 +1,11 @@
-"""What the positions of a checkpoint are as config.json is written, as poscli reads it, and as transformers does.
+"""A checkpoint's positions in numbers, as config.json states them and as the installed transformers computes them.
 
-Of a layer these are numbers: how fast each pair of channels turns, by which factor, in which window.
+The numbers of a layer are the speed at which each pair of channels turns, the factor on cos and sin, and the window.
 
-The same numbers are taken from encodings of poscli and from the installed transformers, so that both compare. Of the
-latter no weights are needed: it reads config.json and builds the model without memory for them. Only the modules that
-compute rotations are then built with their numbers, fresh for each length of text, because some keep what they computed
-for the last one.
+The same numbers are taken from encodings of poscli and from transformers, so that they can be compared. No weights are
+needed: transformers reads config.json and builds the model without memory for them. Only the modules that compute
+rotations are then built once more, with memory, for each length of text, because some keep what they computed for the
+last text.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class LayerNumbers:
 
 @dataclass(frozen=True)
 class OwnLayer:
-    """A layer's positions as config.json states them, by the encoding of poscli that has them."""
+    """A layer's positions as config.json states them, and the encoding of poscli that computes them."""
 
     layer: LayerPositions
     encoding: Encoding
 
     @cached_property
     def rotation(self) -> Any:
-        """The part of the encoding that turns queries and keys, None if there is none."""
+        """The part of the encoding that turns queries and keys; None without rotations."""
         parts = leaf_encodings(self.encoding)
         return next((part for part in parts if hasattr(part, "theta") and hasattr(part, "amplitude")), None)
 
@@ -85,7 +85,7 @@ class OwnLayer:
         return self.encoding.reach if "reach" in self.encoding.blanks else None
 
     def turns(self, tokens: int) -> Turns:
-        """The speeds of the pairs in a text of this many tokens."""
+        """The speeds of the pairs and the factor on cos and sin, in a text of this many tokens."""
         if self.rotation is None:
             return Turns(())
         last = torch.tensor([tokens - 1])
@@ -99,7 +99,7 @@ class OwnLayer:
 
     @property
     def factor(self) -> float:
-        """By how much the text may be longer than before the scaling; 1 without one."""
+        """How many times longer a text may be than before the scaling; 1 without one."""
         return float(getattr(self.rotation, "factor", None) or 1.0)
 
     @property
@@ -109,13 +109,13 @@ class OwnLayer:
 
     @property
     def never_turning(self) -> int:
-        """The pairs that do not turn once within the trained length: angles beyond it are new to the model."""
+        """The number of pairs that do not turn once within the trained length: longer texts have angles new to them."""
         length = self.encoding.shape.length
         return sum(speed * length < 2 * math.pi for speed in self.turns(length).speeds)
 
     @property
     def slowest_wavelength(self) -> float | None:
-        """The tokens in which the slowest pair turns once."""
+        """The number of tokens in which the slowest pair turns once; None without rotations, or if it never turns."""
         speeds = self.turns(self.encoding.shape.length).speeds
         return 2 * math.pi / min(speeds) if speeds and min(speeds) > 0 else None
 
@@ -197,7 +197,10 @@ def attentions(model: Any) -> list[Any]:
 
 
 def rotation_of(model: Any, attention: Any) -> tuple[str, str]:
-    """The name of the module that turns a layer's queries and keys, "" for none, and the layer's type if it asks."""
+    """The name of the module that turns a layer's queries and keys, and the layer's type if the module asks for it.
+
+    Both are "" for a layer without rotations.
+    """
     rotations = {name: each for name, each in model.named_modules() if type(each).__name__.endswith("RotaryEmbedding")}
     if not rotations or getattr(model.config, "alibi", False) or not _rotates(attention):
         return "", ""
@@ -267,7 +270,7 @@ class Scaling:
         return self.where.partition(".")[2]
 
     def number(self, key: str) -> float | None:
-        """The value of a key if it is a number."""
+        """The value of a key; None if it is not a number."""
         return number_in(self.parameters, key)
 
     @property
@@ -280,12 +283,12 @@ class Scaling:
 
     @property
     def reach(self) -> float:
-        """The tokens that the scaling makes of those before it; 0 if it does not say both numbers."""
+        """The length after the scaling: the factor times the one before it; 0 if one of these is not stated."""
         return (self.factor or 0) * (self.original or 0)
 
     @property
     def growth(self) -> float:
-        """The stated length over the one before the scaling."""
+        """The stated length divided by the one before the scaling."""
         return self.length / (self.original or self.length)
 
     @property
@@ -354,7 +357,7 @@ class Readings:
 
 
 def number_in(values: Mapping[str, Any], key: str) -> float | None:
-    """The value of a key if it is a number."""
+    """The value of a key; None if it is not a number."""
     value = values.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

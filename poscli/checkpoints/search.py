@@ -59,6 +59,8 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
 
 
 class _Tries:
+    """Specs that are tried on the ends of the same few inputs."""
+
     def __init__(self, matrix: Matrix, until: float) -> None:
         own = matrix.work[0]
         self.chooser = EvaluationSetup(own.run, own.task.tuning(), own.settings, own.device)
