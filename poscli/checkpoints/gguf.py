@@ -97,7 +97,7 @@ def _mark(path: Path) -> str:
 
 
 def _check(path: Path) -> None:
-    """CorruptError for a file that is no GGUF file or a damaged one, UsageError for a scaling of rope."""
+    """CorruptError for a file that is damaged or is not in GGUF, UsageError for one that scales rope."""
     from gguf import GGUFReader
 
     with path.open("rb") as file:

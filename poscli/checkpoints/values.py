@@ -24,8 +24,7 @@ def whole(config: Config, names: Sequence[str], default: int | None = None, most
         return default
     value = config[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        rule = f"a whole number of at least {least} and at most {most}"
-        raise DataError(f"config.json says {name} = {value!r}, and it must be {rule}")
+        raise _wrong(name, value, f"a whole number of at least {least} and at most {most}")
     return value
 
 
@@ -35,7 +34,7 @@ def positive_number(config: Config, name: str, default: float) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
-        raise DataError(f"config.json says {name} = {value!r}, and it must be a number above 0 and at most {LARGEST:g}")
+        raise _wrong(name, value, f"a number above 0 and at most {LARGEST:g}")
     return float(value)
 
 
@@ -43,7 +42,7 @@ def section(config: Config, name: str) -> dict[str, Any]:
     """An object inside the configuration, empty if there is none; DataError if it is something else."""
     value = config.get(name)
     if value is not None and not isinstance(value, dict):
-        raise DataError(f"config.json says {name} = {value!r}, and it must be an object of keys and values")
+        raise _wrong(name, value, "an object of keys and values")
     return dict(value or {})
 
 
@@ -51,5 +50,9 @@ def items(config: Config, name: str) -> list[Any] | None:
     """A list of the configuration, None if there is none; DataError if it is something else."""
     value = config.get(name)
     if value is not None and not isinstance(value, list):
-        raise DataError(f"config.json says {name} = {value!r}, and it must be a list with an entry for each layer")
+        raise _wrong(name, value, "a list with an entry for each layer")
     return value
+
+
+def _wrong(name: str, value: object, rule: str) -> DataError:
+    return DataError(f"config.json says {name} = {value!r}, and it must be {rule}")

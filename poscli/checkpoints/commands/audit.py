@@ -69,33 +69,33 @@ def audit_server(
 
     auditor, seconds = open_audit(url, model, as_=as_, target=target, served=served, corpus=corpus, device_name=device)
     plan.confirm(seconds, "--target", yes=yes)
-    found = audited(auditor)
-    emit(json_, found.to_json(), lambda: _show(found))
-    if found.faults:
+    audit = audited(auditor)
+    emit(json_, audit.to_json(), lambda: _show(audit))
+    if audit.faults:
         raise typer.Exit(FAILED)
 
 
-def _show(found: Audit) -> None:
+def _show(audit: Audit) -> None:
     """Print the answer in a sentence, then what it rests on."""
     from poscli.checkpoints.served.audit import audit_verdict
 
-    style = "bold red" if found.faults else "bold green"
+    style = "bold red" if audit.faults else "bold green"
     out().print(
-        Padding(Text(printable(audit_verdict(found)), style=style), expand=False), width=min(out().width, PROSE)
+        Padding(Text(printable(audit_verdict(audit)), style=style), expand=False), width=min(out().width, PROSE)
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("tokens", "served", "here"):
         table.add_column(name, justify="right")
-    for reading in found.readings:
+    for reading in audit.readings:
         said = "refused" if reading.served is None else f"{reading.served:.3f}"
         table.add_row(str(reading.tokens), said, f"{reading.own:.3f}")
     out().print(
-        Text(f"\nLoss of a passage at the end of so many tokens, in nats per token; here: under {found.explains}")
+        Text(f"\nLoss of a passage at the end of so many tokens, in nats per token; here: under {audit.explains}")
     )
     out().print(Padding(table, (0, 0, 0, 2)))
-    lines = [f"{found.served} by {found.program}, beside {found.model}"]
-    lines.append(f"difference of log-probabilities from {found.expected}: {found.residual:.3f} nats")
-    if found.explains != found.expected:
-        lines.append(f"difference of log-probabilities from {found.explains}: {found.residual_explained:.3f} nats")
+    lines = [f"{audit.served} by {audit.program}, beside {audit.model}"]
+    lines.append(f"difference of log-probabilities from {audit.expected}: {audit.residual:.3f} nats")
+    if audit.explains != audit.expected:
+        lines.append(f"difference of log-probabilities from {audit.explains}: {audit.residual_explained:.3f} nats")
     for line in lines:
         out().print(Text(printable(line), style="dim"), soft_wrap=True)

@@ -39,9 +39,9 @@ STEPS = 24  # evaluations of a theory while its numbers are fitted
 CHANCE = 1e-3  # the probability of chance below which another theory is preferred
 CLEARER = 0.7  # ... and its residuals at most this share of those of the stated positions
 ALIKE = 0.9  # the least correlation of log-probabilities of one model, however it is quantised
-UNEXPLAINED = 0.5  # nats (root mean square): what is more is no quantisation to 4 bits, which makes 0.06 to 0.13
+UNEXPLAINED = 0.5  # nats (root mean square): more than quantisation to 4 bits makes, which is 0.06 to 0.13
 BREAK = 0.1  # nats per token above the loss without other text, beyond all doubt, is where a model breaks
-# Times the difference in short texts, and nats: what is more in long ones is no rounding. llama.cpp's server with
+# Times the difference in short texts, and nats: rounding does not make more in long ones. llama.cpp's server with
 # SmolLM2 at 4 bits has 0.10, 0.09 and 0.12 nats after 512, 2048 and 4096 tokens; if it cut them to 1024, 0.34.
 LONGER, LEAST = 3, 0.1
 BISECTIONS = 3
@@ -220,8 +220,8 @@ class Auditor:
                 return float(np.log(rms(self.residuals(spec, self.words.windows[:FITTED], served))))
 
             options = {"maxfev": STEPS, "xatol": 0.01, "fatol": 1e-3, "initial_simplex": _simplex(np.log(start))}
-            found = minimize(loss, np.log(start), method="Nelder-Mead", options=options)
-        return [float(f"{number:.4g}") for number in np.exp(found.x)]
+            fitted = minimize(loss, np.log(start), method="Nelder-Mead", options=options)
+        return [float(f"{number:.4g}") for number in np.exp(fitted.x)]
 
     def curve(self, spec: str) -> Iterator[tuple[LongRead, Values | None, Values]]:
         """Read the passage behind growing amounts of other text.
@@ -359,15 +359,15 @@ def clearly_lower(values: Values, least: Values) -> bool:
     return bool(more.mean() - t.ppf(0.99, len(more) - 1) * more.std(ddof=1) / len(more) ** 0.5 > BREAK)
 
 
-def audit_verdict(found: Audit) -> str:
+def audit_verdict(audit: Audit) -> str:
     """The answer in a sentence or two."""
-    if found.faults:
-        said = "; ".join(fault.said for fault in found.faults)
-        text = f"{found.url} does not serve {found.model} as it should: {said}."
+    if audit.faults:
+        said = "; ".join(fault.said for fault in audit.faults)
+        text = f"{audit.url} does not serve {audit.model} as it should: {said}."
     else:
-        text = f"{found.url} serves {found.model} as it should, with {found.expected}, and reads {found.target} tokens."
-    if found.breaks is not None:
-        text += f" From about {found.breaks} tokens on it understands less; the model was trained on {found.length}."
+        text = f"{audit.url} serves {audit.model} as it should, with {audit.expected}, and reads {audit.target} tokens."
+    if audit.breaks is not None:
+        text += f" From about {audit.breaks} tokens on it understands less; the model was trained on {audit.length}."
     return text
 
 

@@ -146,13 +146,13 @@ class OpenAI(Server):
         answer = self._ask("/v1/completions", request | {"echo": True})
         self._check_read(len(tokens), answer.usage.prompt_tokens if answer.usage else None)
         logprobs = answer.choices[0].logprobs if answer.choices else None
-        found = (logprobs and logprobs.token_logprobs) or []
-        if len(found) < len(tokens):
+        log_probs: Sequence[float | None] = (logprobs and logprobs.token_logprobs) or []
+        if len(log_probs) < len(tokens):
             raise DataError(
                 f"{self.url} returns no log-probabilities of the prompt (echo with logprobs); audit a server that "
                 "does, such as vLLM, SGLang or llama.cpp"
             )
-        return _finite(found[len(tokens) - last : len(tokens)], self.url)
+        return _finite(log_probs[len(tokens) - last : len(tokens)], self.url)
 
 
 class LlamaCpp(Server):
@@ -161,7 +161,7 @@ class LlamaCpp(Server):
     program = "llama.cpp"
 
     def log_probs(self, tokens: Sequence[int], last: int) -> NDArray[np.float64]:
-        found = []
+        log_probs = []
         for end in range(len(tokens) - last, len(tokens)):
             request = {
                 "model": self.model,
@@ -176,11 +176,12 @@ class LlamaCpp(Server):
             made = answer.completion_probabilities
             if not made or made[0].id != tokens[end]:
                 raise DataError(f"{self.url} returns no log-probability of a token that it is made to generate")
-            found.append(made[0].logprob)
-        return _finite(found, self.url)
+            log_probs.append(made[0].logprob)
+        return _finite(log_probs, self.url)
 
 
 def _finite(values: Sequence[float | None], url: str) -> NDArray[np.float64]:
+    """Log-probabilities as an array; DataError if one of them is missing, not finite or above 0."""
     numbers = np.array([np.nan if value is None else value for value in values], np.float64)
     if not np.isfinite(numbers).all() or (numbers > 0).any():
         raise DataError(f"{url} returns log-probabilities that are none: each must be a number of at most 0")
@@ -190,7 +191,7 @@ def _finite(values: Sequence[float | None], url: str) -> NDArray[np.float64]:
 def connect(url: str, model: str | None = None) -> Server:
     """The server at a URL, such as http://localhost:8000, and the model that it serves, or the one that is named.
 
-    UsageError for what is no URL, for a key that cannot be sent, and for a name that the server does not know;
+    UsageError for what is not a URL, for a key that cannot be sent, and for a name that the server does not know;
     DataError if it does not answer, or refuses the key.
     """
     secret = {*"@?#"} & {*url}  # what is beside them may be a password or a key
