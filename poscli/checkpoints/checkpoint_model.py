@@ -353,7 +353,7 @@ OWN_ATTENTION: dict[str, tuple[Callable[..., Any], Trunk]] = {
 CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
 # The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
 # the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
-ROUNDING, LEAST = 16, 1e-3
+ROUNDING_UNITS, LEAST = 16, 1e-3
 
 
 class CheckpointModel:
@@ -447,7 +447,7 @@ def load_checked(
     model = converted(stock, architecture)
     with torch.inference_mode():
         difference = relative_difference(model(tokens_BT).double(), expected)
-    allowed = max(LEAST, ROUNDING * torch.finfo(next(stock.parameters()).dtype).eps)
+    allowed = max(LEAST, ROUNDING_UNITS * torch.finfo(next(stock.parameters()).dtype).eps)
     if not difference <= allowed:
         raise DataError(
             f"{folder}: with the positions that config.json states, {architecture.spec}, the logits differ from those "

@@ -20,16 +20,16 @@ from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture
 from poscli.checkpoints.gguf import SUFFIX
 from poscli.checkpoints.scalings import ORIGINAL, grown_by_longrope
 from poscli.checkpoints.values import Config
-from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
+from poscli.checkpoints.wanted import EVERY_LAYER, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
 from poscli.specs.grammar import Leaf
 
 LENGTH_KEY = "max_position_embeddings"
-Types = dict[str, tuple[str, ...]]  # by model type
+ByModelType = dict[str, tuple[str, ...]]
 # The scalings that a model type takes in transformers, where its configuration refuses all others.
-ONLY: Types = {"phi3": ("default", "longrope")}
-ONLY_IN_4: Types = {"olmo": ("default", "linear", "dynamic"), "olmo2": ("default", "linear", "dynamic")}
+ONLY: ByModelType = {"phi3": ("default", "longrope")}
+ONLY_IN_4: ByModelType = {"olmo": ("default", "linear", "dynamic"), "olmo2": ("default", "linear", "dynamic")}
 # Model types whose configuration in version 4 wants exactly these keys of a scaling, besides its type.
-EXACT_IN_4: Types = {"olmo": ("factor",), "olmo2": ("factor",), "phi3": ("short_factor", "long_factor")}
+EXACT_IN_4: ByModelType = {"olmo": ("factor",), "olmo2": ("factor",), "phi3": ("short_factor", "long_factor")}
 # Model types with a window on all layers as soon as these keys say so.
 WINDOWS: dict[str, Keys] = {
     "mistral": {},
@@ -88,7 +88,7 @@ def transformers_5(wanted: Wanted) -> Keys:
     ropes = {type_: rope_parameters(wanted, type_) for type_ in wanted.ropes}
     rope = ropes[wanted.main]
     _refuse_types(wanted, ONLY, rope["rope_type"], "transformers")
-    keys: Keys = {"rope_parameters": ropes.get(ALL, ropes)}
+    keys: Keys = {"rope_parameters": ropes.get(EVERY_LAYER, ropes)}
     keys |= _original_beside(wanted, rope, always=wanted.architecture.model_type == "phi3")
     stale = {"rope_scaling": None} if wanted.config.get("rope_scaling") else {}  # it would come first
     return keys | _head_dim(wanted, "mixtral") | longest(wanted, rope) | stale | window(wanted)
@@ -159,7 +159,7 @@ def _original_beside(wanted: Wanted, rope: Keys, *, always: bool) -> Keys:
     return {ORIGINAL: rope[ORIGINAL]} if ORIGINAL in rope and (always or ORIGINAL in wanted.config) else {}
 
 
-def _refuse_types(wanted: Wanted, only: Types, kind: str, runtime: str) -> None:
+def _refuse_types(wanted: Wanted, only: ByModelType, kind: str, runtime: str) -> None:
     allowed = only.get(wanted.architecture.model_type)
     if allowed and kind not in allowed:
         others = " or ".join(allowed[1:])

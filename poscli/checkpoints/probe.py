@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.checkpoint_model import (
     LEAST,
+    ROUNDING_UNITS,
     CheckpointModel,
     converted,
     quiet,
@@ -33,7 +34,6 @@ from poscli.checkpoints.checkpoint_model import (
     stock_logits,
     stock_model,
 )
-from poscli.checkpoints.checkpoint_model import ROUNDING as UNITS
 from poscli.checkpoints.readings import FAR, ROUNDING, Readings, Turns, attentions, ranges, rotation_of, turns_now
 from poscli.equation import Encoding, Positions
 from poscli.specs import parse
@@ -252,7 +252,7 @@ def _against_poscli(
 def _allowed(subject: Readings, start: int, dtype: torch.dtype) -> float:
     """The largest difference of logits, relative to their spread, that rounding explains."""
     fastest = max((max(layer.measured.short.speeds, default=0.0) for layer in subject.layers), default=0.0)
-    return max(LEAST, UNITS * torch.finfo(dtype).eps) + ANGLE_UNITS * start * fastest * FLOAT32_ANGLE
+    return max(LEAST, ROUNDING_UNITS * torch.finfo(dtype).eps) + ANGLE_UNITS * start * fastest * FLOAT32_ANGLE
 
 
 def _stock_logits(stock: Any, ids_BT: Tensor, start: int) -> Tensor:

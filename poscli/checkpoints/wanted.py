@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, RotaryKind
-from poscli.checkpoints.scalings import DEFAULT, ORIGINAL, grown_by_longrope, grown_by_yarn
+from poscli.checkpoints.scalings import DEFAULT, ORIGINAL, Options, grown_by_longrope, grown_by_yarn
 from poscli.checkpoints.values import Config
 from poscli.drawing.text import named
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, Spec, parse
 
 Keys = dict[str, Any]  # of a config.json; the value None removes a key that would contradict the others
-Options = dict[str, Any]  # of a spec
 BASE = DEFAULT.theta  # of rope, where the spec does not give it
 EQUAL = 1e-9  # the largest relative difference of a given factor on cos and sin from the one that formulas have
-ALL = ""  # the type of every layer, in a model whose layers have one theta
+EVERY_LAYER = ""  # stands for the type of layer in a model whose layers share one rope
 Leaves = tuple[Leaf, ...]
 WINDOW, SQUEEZED, ROPE, LINEAR, NOTHING = "window", "interpolated", "rope", "rope-linear", "none"
 FACTOR = "factor"  # the option of a scaling: how many times longer inputs may be
@@ -67,7 +66,7 @@ class Wanted:
     @property
     def main(self) -> str:
         """The type of the layers that scalings are made for: those without a theta of their own, if there are any."""
-        return next(type_ for type_ in (ALL, GLOBAL, LOCAL) if type_ in self.ropes)
+        return next(type_ for type_ in (EVERY_LAYER, GLOBAL, LOCAL) if type_ in self.ropes)
 
 
 def wanted_of(architecture: Architecture, config: Config, spec: str, target: int) -> Wanted:
@@ -118,7 +117,7 @@ def _ropes(architecture: Architecture, trained: Sequence[Leaves], wanted: Sequen
         leaf = _rotation(after)
         if leaf is None or len(others) > 1:
             raise Inexpressible(f"No configuration has a key for {_named(others)} on a model trained with rope.")
-        type_ = ALL if not typed else LOCAL if _has_window(before) else GLOBAL
+        type_ = EVERY_LAYER if not typed else LOCAL if _has_window(before) else GLOBAL
         if ropes.setdefault(type_, leaf) != leaf:
             raise Inexpressible(f"It has {ropes[type_]} and {leaf} on layers that share one configuration of rope.")
     return ropes

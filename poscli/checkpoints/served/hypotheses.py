@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from poscli.checkpoints.scalings import grown_by_yarn
-from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, WINDOW, Options
+from poscli.checkpoints.scalings import Options, grown_by_yarn
+from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, WINDOW
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, parse
 
