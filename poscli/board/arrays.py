@@ -235,11 +235,12 @@ class TableOfCells:
         ]
 
     def regrets(
-        self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str], at: int = -1
+        self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str], at: int
     ) -> NumbersOfEncodings:
-        """The regret at the longest windows, with R1 and C as they are: for differences of encodings.
+        """The regret of encodings, with R1 and C as they are: for differences of encodings.
 
-        With `at`, the index of another length, the losses are those there, on the scale of the longest windows.
+        `at` is the index of the length whose losses count, -1 for the longest windows. R1 and C are always those of the
+        longest windows.
         """
         parts = {}
         for text in texts:

@@ -268,7 +268,7 @@ def _price_in_words(price: Price) -> str:
     return f"{price.option} {shown} {cost}; without it the best is {named(price.without)}."
 
 
-def unknown_of(found: Recommendation, fits: SizeFits | None = None, kept: Share | None = None) -> list[str]:
+def unknown_of(found: Recommendation, fits: SizeFits | None, kept: Share | None) -> list[str]:
     """What the board cannot say about this, and what models of other sizes say of it, if there are any.
 
     `kept` is how often these have the order of the board (`order_kept`).

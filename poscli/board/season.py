@@ -124,8 +124,8 @@ class Season(Request):
         changed = changed_by(self.extrapolate, table.extrapolate)
         return changed.model_copy(update={"on": self.scored})
 
-    def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None = None) -> Suite:
-        """The training and evaluation of the encodings of a table on a task; of these encodings only, if given."""
+    def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None) -> Suite:
+        """The training and evaluation of some encodings on a task; None for all encodings of the task's table."""
         return self._suite(self.table_named(task.table), seeds, encodings, task.train, task.extrapolate, [])
 
     def _suite(

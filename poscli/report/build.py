@@ -87,7 +87,7 @@ def build_report(
     return report
 
 
-def draw_pictures(section: Section, formats: Sequence[str] = ()) -> dict[str, bytes]:
+def draw_pictures(section: Section, formats: Sequence[str]) -> dict[str, bytes]:
     """The pictures of a section in common styles, as PNG and in further formats, by the names of their files."""
     from poscli.report.figures import page_of  # matplotlib takes a second to import
 

@@ -123,8 +123,8 @@ def ngram_gains(folder: Path) -> dict[tuple[str, int], str]:
     return known
 
 
-def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: str, ngram: str = "") -> Analysis | None:
-    """The analysis of the ceilings, in bits per byte; None if there are none. `ngram` is a sentence about R0."""
+def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: str, ngram: str) -> Analysis | None:
+    """The analysis of the ceilings, in bits per byte; None if there are none. `ngram` is a sentence about R0 or ""."""
     if not ceilings:
         return None
     names = [str(name) for name in summary["encoding"]]

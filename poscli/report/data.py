@@ -272,9 +272,9 @@ class Section:
         """The answer under the protocol that reports quote, which the page, the terminal and report.md print."""
         return next(each.answer for each in self.protocols if each.name == self.headline.perplexity)
 
-    def points(self, protocol: str, variant: str = FULL) -> tuple[Point, ...]:
-        """The points of all encodings under a protocol; none if it was not measured."""
-        points = (each.points for each in self.measured if (each.protocol, each.variant) == (protocol, variant))
+    def points(self, protocol: str) -> tuple[Point, ...]:
+        """The points of the models themselves, without baselines, under a protocol; none if it was not measured."""
+        points = (each.points for each in self.measured if (each.protocol, each.variant) == (protocol, FULL))
         return next(points, ())
 
 

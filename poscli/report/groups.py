@@ -98,7 +98,7 @@ def split(
 
     groups = []
     for part, slug in zip(parts, _slugs(parts), strict=True):
-        labels, notes = name_runs(part, trained, recipes)
+        labels, notes = name_runs(part, trained or {}, recipes or {})
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
         rows_of_group = per_byte(scored) if units is None else with_intervals(per_byte(scored), units)
@@ -131,15 +131,12 @@ def _printable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def name_runs(
-    rows: pd.DataFrame,
-    trained: Mapping[str, int] | None = None,
-    recipes: Mapping[str, Mapping[str, Any]] | None = None,
+    rows: pd.DataFrame, trained: Mapping[str, int], recipes: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.Series, list[str]]:
     """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how.
 
-    An encoding that is a layout is called by the layout's name, and a note gives its spec.
-
-    `trained` are the tokens of training, and `recipes` the values of the recipe, by run id.
+    An encoding that is a layout is called by the layout's name, and a note gives its spec. `trained` are the tokens of
+    training, and `recipes` the values of the recipe, by run id.
     """
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
     runs = rows.groupby("run_id").agg(kept | ({"tokenizer": "first"} if is_per_byte(rows) else {}))
@@ -148,7 +145,7 @@ def name_runs(
     if is_per_byte(rows):
         labels = labels + " [" + runs["tokenizer"].map(tokenizer_spec) + "]"
         runs["encoding"] = labels
-    runs["trained"] = runs.index.map(lambda run: (trained or {}).get(run, 0))
+    runs["trained"] = runs.index.map(lambda run: trained.get(run, 0))
     for column, tell in (
         ("fingerprint", lambda mark: str(mark)[:6]),
         ("parameters", lambda count: amount(count)),
@@ -156,7 +153,7 @@ def name_runs(
     ):
         several = runs.groupby("encoding")[column].transform("nunique") > 1
         labels = labels.where(~several, labels + " [" + runs[column].map(tell) + "]")
-    told_apart = _differing(runs["encoding"], recipes or {})
+    told_apart = _differing(runs["encoding"], recipes)
     labels = labels.where(told_apart == "", labels + " [" + told_apart + "]")
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)
     again = again.groupby(labels).transform("any")

@@ -16,10 +16,10 @@ UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the
 OF_EPISODES = "answer"  # the protocol
 
 
-def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], model: str = "") -> str:
+def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], model: str) -> str:
     """How the numbers of one protocol were made, as a footnote; `trained` maps run ids to tokens of training.
 
-    `model` is the one of which all rows are, if it is named once, and not with every encoding that it is read under.
+    If all rows are of one model that is read under several encodings, `model` is its name; otherwise it is empty.
     """
     chosen = rows[rows["protocol"] == protocol]
     scored = chosen[chosen["status"] == "ok"]

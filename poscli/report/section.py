@@ -97,9 +97,9 @@ def section_of(
     group: Group,
     trained: Mapping[str, int],
     runs: Mapping[str, Trained],
-    baseline: str = "",
-    longer: Sequence[Group] = (),
-    ngram: str = "",
+    baseline: str,
+    longer: Sequence[Group],
+    ngram: str,
 ) -> Section:
     """The section of a group of rows.
 

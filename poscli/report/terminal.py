@@ -87,8 +87,11 @@ def show_verdicts(tables: Tables, console: Console) -> None:
         console.print(_fitting(summarize(group.rows, found=group.behind), console)[1])
 
 
-def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence[str] = ()) -> Table:
-    """The summary as a table, the best number of each column in bold; `without` lists columns to leave out."""
+def summary_table(summary: pd.DataFrame, *, wide: bool, without: Sequence[str]) -> Table:
+    """The summary as a table, the best number of each column in bold; `without` lists columns to leave out.
+
+    A table that is not `wide` gives the interval of a gain as ± its larger half.
+    """
     columns = [column for column in summary_columns(summary, wide=wide) if column.name.split()[0] not in without]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for column in columns:

@@ -61,7 +61,7 @@ MEANING = {
 }
 
 
-def meanings(bits: str = "bits per byte") -> dict[str, str]:
+def meanings(bits: str) -> dict[str, str]:
     """What each verdict means, where `bits` is what the losses are in."""
     return {word: meaning.replace("bits per byte", bits) for word, meaning in MEANING.items()}
 

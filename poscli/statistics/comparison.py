@@ -55,7 +55,7 @@ class Comparison:
         return Comparison(-self.difference, -self.high, -self.low, self.p, self.seeds, self.documents)
 
 
-def corrected(family: Sequence[Comparison], *, more_is_better: bool = False) -> tuple[list[float], list[str]]:
+def corrected(family: Sequence[Comparison], *, more_is_better: bool) -> tuple[list[float], list[str]]:
     """The p-values of comparisons after Holm's correction for their number, and the word for the first of each pair.
 
     If a comparison would not be significant with the smallest p-value that it could have had, corrected for all that
