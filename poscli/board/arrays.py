@@ -42,11 +42,12 @@ from poscli.board.ranking import SPENT, Array, NumbersOfEncodings
 from poscli.board.season import Season, SeasonTable
 from poscli.drawing.text import listed
 from poscli.report.ceilings import LEAST_HEADROOM
-from poscli.statistics.comparison import LN2, SIGNIFICANT
+from poscli.statistics import UPPER, Triple
+from poscli.statistics.comparison import LN2
+from poscli.statistics.intervals import around
 from poscli.system.errors import DataError
 
 LOOKS = tuple(SPENT)  # numbers of seeds at which encodings are compared
-Triple = tuple[float, float, float]  # an estimate and the ends of its 95 % interval
 Entry = tuple[str, bool]  # an encoding, and whether its learning rates are tuned
 
 
@@ -183,7 +184,7 @@ class TableOfCells:
     def unsure(self, entries: Sequence[Entry], at: int, seeds: Sequence[int]) -> NDArray[np.bool_]:
         """Whether the 95 % interval of the difference of two encodings at a length includes 0, `[E, E]`."""
         difference, error, degrees = self.mean_over_texts(entries, seeds, {at: 1.0}, self.texts).differences()
-        return np.abs(difference) <= scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
+        return np.abs(difference) <= scipy.special.stdtrit(degrees, UPPER) * error
 
     # What there is to win
 
@@ -274,8 +275,7 @@ class TableOfCells:
         if len(shared) < 2:
             return float(estimate), math.nan, math.nan
         here, there = (NumbersOfEncodings(*self.joined(parts)) for parts in (own, of_anchors))
-        off = float(here.reach_from(there)[0])
-        return float(estimate), float(estimate) - off, float(estimate) + off
+        return around(float(estimate), float(here.reach_from(there)[0]))
 
     def _anchors(self, ceiling: Ceilings) -> list[tuple[Entry, int]]:
         """The models of C and R1: each an entry, with its training length."""

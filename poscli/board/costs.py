@@ -25,6 +25,7 @@ from poscli.equation import Unsupported
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import PASS_TOKENS
 from poscli.runs.run import AS
+from poscli.statistics import Triple
 from poscli.sweep.job import Job
 from poscli.system.console import note
 from poscli.system.device import threads
@@ -37,7 +38,6 @@ from poscli.workflows import measure_text
 YARDSTICK = "none"
 BYTES = "bytes"  # the tokenizer that is not trained on a text
 PACE = TurnPace(repeats=15, seconds=6.0, sample=0.05)
-Triple = tuple[float, float, float]
 
 
 def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, device: torch.device) -> None:

@@ -30,6 +30,7 @@ import numpy as np
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
+from poscli.statistics import UPPER
 from poscli.statistics.comparison import SIGNIFICANT
 from poscli.statistics.intervals import holm
 
@@ -114,7 +115,7 @@ class NumbersOfEncodings:
     def interval(self) -> tuple[Array, Array]:
         """The ends of the 95 % interval of every number by itself, `[E]` each."""
         error, degrees = self.errors()
-        reach = scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
+        reach = scipy.special.stdtrit(degrees, UPPER) * error
         return self.estimates - reach, self.estimates + reach
 
     def reach_from(self, others: NumbersOfEncodings) -> Array:
@@ -127,7 +128,7 @@ class NumbersOfEncodings:
         documents = np.maximum(documents, 0.0)
         seeds = [(np.diag(each.seeds), each.seeds_count - 1.0) for each in both]
         error = np.sqrt(documents + sum(variance for variance, _ in seeds))
-        return scipy.special.stdtrit(_welch(*seeds, (documents, MOST_DEGREES)), 1 - SIGNIFICANT / 2) * error
+        return scipy.special.stdtrit(_welch(*seeds, (documents, MOST_DEGREES)), UPPER) * error
 
 
 def _of_pairs(covariance: Array) -> Array:
@@ -180,16 +181,24 @@ def _degrees_of_variance(variance: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RankIntervals:
-    """What is shown: `better[a, b]` says that a is better than b; the first and the last rank that each may have."""
+    """The ranks that encodings may have: `better[a, b]` says that encoding a is shown to be better than b."""
 
     better: NDArray[np.bool_]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """The best rank that each encoding may have."""
+        return 1 + self.better.sum(axis=0)
+
+    @property
+    def last(self) -> NDArray[np.int64]:
+        """The worst rank that each encoding may have."""
+        return len(self.better) - self.better.sum(axis=1)
 
     @property
     def top(self) -> NDArray[np.bool_]:
-        """Those than which none is shown to be better."""
-        return self.first == 1
+        """Which encodings are in the top group: no other one is shown to be better."""
+        return ~self.better.any(axis=0)
 
 
 def rank(sample: NumbersOfEncodings) -> RankIntervals:
@@ -204,4 +213,4 @@ def rank(sample: NumbersOfEncodings) -> RankIntervals:
     corrected[upper] = holm(p)
     corrected = np.minimum(corrected, corrected.T)
     better = (corrected <= SIGNIFICANT * SPENT[sample.seeds_count]) & (difference < 0)
-    return RankIntervals(better, 1 + better.sum(axis=0), count - better.sum(axis=1))
+    return RankIntervals(better)

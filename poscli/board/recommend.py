@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from poscli.board.arrays import Entry, TableOfCells, Triple
+from poscli.board.arrays import Entry, TableOfCells
 from poscli.board.page.about import FLASH, about
 from poscli.board.predictions import Share
 from poscli.board.scaling import SizeFits
-from poscli.board.standings import Row, better_among, pairs_among, standings_among
+from poscli.board.standings import Row, pairs_among, ranks_among, standings_among
 from poscli.board.tables import multiple_text, name_on_board, number_text, with_interval
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import OTHER, describe_spec, spec_in_label
@@ -23,6 +23,7 @@ from poscli.report.pooling import ratio_name
 from poscli.report.table import Column, words
 from poscli.runs.run import AS
 from poscli.specs import parse
+from poscli.statistics import Triple
 from poscli.system.errors import UsageError
 from poscli.system.text import counted
 
@@ -192,13 +193,12 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
 
 def _choices(table: TableOfCells, rows: Sequence[Row], at: int, whole: Sequence[Entry]) -> list[Recommended]:
     """Rows ranked among each other by their regret at a length; first those that may be the best, by what they win."""
-    better = better_among(table, [(row.encoding, False) for row in rows], table.texts, at, whole)
+    ranks = ranks_among(table, [(row.encoding, False) for row in rows], table.texts, at, whole)
     found = []
-    for n, row in enumerate(rows):
+    for row, first, last in zip(rows, ranks.first.tolist(), ranks.last.tolist(), strict=True):
         seeds = table.seeds_of((row.encoding, False), table.length, table.texts)[: row.seeds]
         regret, low, high = table.regret_interval((row.encoding, False), seeds, table.texts, at)
-        ranks = 1 + int(better[:, n].sum()), len(rows) - int(better[n].sum())
-        found.append(Recommended(row, (1 - regret, 1 - high, 1 - low), row.gains[at - 1], *ranks))
+        found.append(Recommended(row, (1 - regret, 1 - high, 1 - low), row.gains[at - 1], first, last))
     return sorted(found, key=lambda each: (each.first, -each.won[0], each.row.label))
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.board.arrays import Triple, of_newest_source
+from poscli.board.arrays import of_newest_source
 from poscli.board.cells import PER_NAT, read_cells, read_documents
 from poscli.board.season import STAR, Season, SeasonTable, current_season, season_of
 from poscli.config.resolve import model_config
@@ -32,7 +32,9 @@ from poscli.drawing.text import listed, named
 from poscli.report.catalogue import describe_spec
 from poscli.runs.run import AS
 from poscli.specs import parse
-from poscli.statistics.comparison import LN2, SIGNIFICANT
+from poscli.statistics import UNKNOWN, UPPER, Triple
+from poscli.statistics.comparison import LN2
+from poscli.statistics.intervals import around
 from poscli.system.errors import DataError, UsageError, near
 
 RATIOS = (2, 4, 8, 16)
@@ -117,30 +119,26 @@ class Fit:
         encoding that was not fitted.
         """
         if encoding not in self.intercepts:
-            return math.nan, math.nan, math.nan
+            return UNKNOWN
         x = self._row(encoding, size)
         value = float(x @ self.coefficients)
         if self.degrees < 1:
             return value, -math.inf, math.inf
-        off = self.spread * math.sqrt(1 + x @ self.covariance @ x)
-        off *= float(scipy.special.stdtrit(self.degrees, 1 - SIGNIFICANT / 2))
-        return value, value - off, value + off
+        return around(value, self._reach(1 + x @ self.covariance @ x))
 
     @property
     def per_octave(self) -> dict[str, Triple]:
         """By direction, what a doubling adds to the outcome, with its 95 % interval; NaN if none was fitted."""
         if not self.intercepts:
-            return dict.fromkeys(DIRECTIONS, (math.nan, math.nan, math.nan))
-        found = {}
-        for n, name in enumerate(DIRECTIONS, start=len(self.intercepts)):
-            off = self.spread * math.sqrt(self.covariance[n, n])
-            off *= float(scipy.special.stdtrit(max(1, self.degrees), 1 - SIGNIFICANT / 2))
-            found[name] = (
-                float(self.coefficients[n]),
-                float(self.coefficients[n]) - off,
-                float(self.coefficients[n]) + off,
-            )
-        return found
+            return dict.fromkeys(DIRECTIONS, UNKNOWN)
+        return {
+            name: around(float(self.coefficients[n]), self._reach(self.covariance[n, n]))
+            for n, name in enumerate(DIRECTIONS, start=len(self.intercepts))
+        }
+
+    def _reach(self, variance: float) -> float:
+        """How far a 95 % interval reaches, of a number whose variance is in units of that of the residuals."""
+        return self.spread * math.sqrt(variance) * float(scipy.special.stdtrit(max(1, self.degrees), UPPER))
 
     def _row(self, encoding: str, size: Size) -> NDArray[np.float64]:
         x = np.zeros(len(self.coefficients))

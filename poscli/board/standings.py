@@ -9,21 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import scipy  # whose parts are loaded when they are used
-from numpy.typing import NDArray
 
-from poscli.board.arrays import LOOKS, Ceilings, Entry, TableOfCells, Triple, label_of, tables_of_cells
+from poscli.board.arrays import LOOKS, Ceilings, Entry, TableOfCells, label_of, tables_of_cells
 from poscli.board.cells import TextProfile
-from poscli.board.ranking import rank
+from poscli.board.ranking import RankIntervals, rank
 from poscli.board.season import Season
 from poscli.drawing.text import named
 from poscli.report.reach import last_shown
 from poscli.report.verdicts import HARM_BPB, SOLVED_SHARE, UNDERTRAINED_RATIO
 from poscli.specs import with_layouts
-from poscli.statistics.comparison import SIGNIFICANT
+from poscli.statistics import UNKNOWN, UPPER, Triple
+from poscli.statistics.intervals import around
 from poscli.system.text import counted
 
 RANKED, UNDERTRAINED, INCOMPLETE, FAILED = "ranked", "undertrained", "incomplete", "failed"
-UNKNOWN: Triple = (math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -142,16 +141,14 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
     for entry, why in undertrained.items():
         rows[entry] = replace(rows[entry], status=UNDERTRAINED, why=why)
     ranked = [entry for entry, row in rows.items() if row.status == RANKED]
-    better = better_among(table, ranked, table.texts)
-    count = len(ranked)
-    for n, entry in enumerate(ranked):
-        first, last = 1 + int(better[:, n].sum()), count - int(better[n].sum())
+    ranks = ranks_among(table, ranked, table.texts, -1)
+    for entry, first, last in zip(ranked, ranks.first.tolist(), ranks.last.tolist(), strict=True):
         rows[entry] = replace(rows[entry], first=first, last=last)
     labels = [label_of(entry) for entry in ranked]
     without = {}
     for text in table.texts if len(table.texts) > 1 else ():
-        others = better_among(table, ranked, [other for other in table.texts if other != text])
-        without[text] = tuple(labels[n] for n in np.flatnonzero(~others.any(axis=0)))
+        others = ranks_among(table, ranked, [other for other in table.texts if other != text], -1)
+        without[text] = tuple(labels[n] for n in np.flatnonzero(others.top))
     order = sorted(
         rows.values(),
         key=lambda row: (row.status != RANKED, math.inf if math.isnan(row.regret[0]) else row.regret[0], row.label),
@@ -166,7 +163,7 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
         texts=table.texts,
         control=table.season.control,
         rows=tuple(order),
-        better=tuple((labels[a], labels[b]) for a, b in np.argwhere(better).tolist()),
+        better=tuple((labels[a], labels[b]) for a, b in np.argwhere(ranks.better).tolist()),
         pairs=pairs_among(table, ranked),
         ceilings=tuple(table.ceilings.values()),
         without=without,
@@ -174,13 +171,13 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
     )
 
 
-def better_among(
-    table: TableOfCells, entries: Sequence[Entry], texts: Sequence[str], at: int = -1, whole: Sequence[Entry] = ()
-) -> NDArray[np.bool_]:
-    """Who is shown to be better than whom, `[E, E]`, at any look; a later look outweighs an earlier one.
+def ranks_among(
+    table: TableOfCells, entries: Sequence[Entry], texts: Sequence[str], at: int, whole: Sequence[Entry] = ()
+) -> RankIntervals:
+    """Who is shown to be better than whom at any look; a later look outweighs an earlier one.
 
-    `at` is the index of the length at which regrets are compared, by default the longest. `whole` has all entries that
-    say how far seeds spread, where `entries` are chosen from more.
+    `at` is the index of the length at which regrets are compared, -1 for the longest. If `entries` are only some of the
+    ranked ones, `whole` has all of them: they say how far seeds spread.
     """
     shown = np.zeros((len(entries), len(entries)), bool)
     for look in LOOKS:
@@ -196,7 +193,7 @@ def better_among(
         found = rank(sample.first(len(there))).better
         pairs = np.ix_(there, there)
         shown[pairs] = (shown[pairs] & ~found.T) | found
-    return shown
+    return RankIntervals(shown)
 
 
 def pairs_among(table: TableOfCells, entries: Sequence[Entry], at: int = -1) -> dict[tuple[str, str], Triple]:
@@ -210,10 +207,9 @@ def pairs_among(table: TableOfCells, entries: Sequence[Entry], at: int = -1) -> 
         if len(there) < 2:
             continue
         difference, error, degrees = table.regrets(there, table.season.seeds(look), table.texts, at).differences()
-        reach = scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
+        reach = scipy.special.stdtrit(degrees, UPPER) * error
         for a, b in zip(*np.triu_indices(len(there), 1), strict=True):
-            value, off = float(difference[a, b]), float(reach[a, b])
-            found[label_of(there[a]), label_of(there[b])] = (value, value - off, value + off)
+            found[label_of(there[a]), label_of(there[b])] = around(float(difference[a, b]), float(reach[a, b]))
     return found
 
 
@@ -224,7 +220,7 @@ def _undertrained(table: TableOfCells, entries: Sequence[Entry]) -> dict[Entry, 
     sample = table.mean_over_texts(entries, table.season.seeds(LOOKS[0]), {0: 1.0}, table.texts)
     best = int(np.argmin(sample.estimates))
     difference, error, degrees = (each[:, best] for each in sample.differences())
-    low = difference - scipy.special.stdtrit(degrees, 0.975) * error
+    low = difference - scipy.special.stdtrit(degrees, UPPER) * error
     bytes_per_token = np.mean([sum(table.scored[t].bytes) / sum(table.scored[t].tokens) for t in table.texts])
     return {
         entry: f"perplexity at {table.length} tokens is {2 ** (bits * bytes_per_token):.2f} times that of "

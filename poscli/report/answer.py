@@ -34,7 +34,7 @@ from poscli.report.verdicts import (
     surely_harms,
     verdict,
 )
-from poscli.statistics import FEWEST_SEEDS, UPPER
+from poscli.statistics import FEWEST_SEEDS, UPPER, Triple
 from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
 
 QUESTION = "How sure is that?"
@@ -262,7 +262,7 @@ def bracket(numbers: Sequence[float], write: Callable[[float], str] = "{:.3f}".f
     return f"[{write(low)}, {write(high)}]" if known else f"(no interval: too few {items})"
 
 
-def student_of_logs(values: Sequence[float]) -> tuple[float, float, float]:
+def student_of_logs(values: Sequence[float]) -> Triple:
     """The geometric mean of times of several seeds with its 95 % interval, Student's of their logarithms.
 
     The ends are NaN for fewer than FEWEST_SEEDS. Times are positive, and an interval of their logarithms is, too.

@@ -30,13 +30,12 @@ from poscli.report.summary import is_answered
 from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import can_win
 from poscli.runs.schema import FULL
+from poscli.statistics import UNKNOWN, Triple
 from poscli.statistics.comparison import EncodingLosses, Key, LossTable
 from poscli.statistics.intervals import Case, ratio_of_means
 from poscli.system.files import read_object
 
 LEAST_HEADROOM = 0.02  # bits per byte; a share of less would be noise over noise
-Triple = tuple[float, float, float]  # an estimate and the ends of its 95 % interval
-UNKNOWN: Triple = (math.nan, math.nan, math.nan)
 
 
 def is_ceiling(longer: Group, group: Group, runs: Mapping[str, Trained]) -> bool:

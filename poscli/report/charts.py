@@ -49,7 +49,7 @@ from poscli.report.verdicts import (
 )
 from poscli.runs.run import AS
 from poscli.runs.schema import FULL
-from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics import FEWEST_SEEDS, UNKNOWN, Triple
 from poscli.statistics.comparison import LN2
 
 SKIPPED_POSITIONS = 1 / 16  # of the training length: losses there are so high that they would flatten the curve
@@ -339,7 +339,7 @@ def _lengths(points: Sequence[Point]) -> tuple[int, ...]:
 
 def _lines(
     points: Sequence[Point],
-    value: Callable[[Point], tuple[float, float, float]],
+    value: Callable[[Point], Triple],
     label: Callable[[str, Sequence[Point]], str] | None = None,
 ) -> Iterator[Line]:
     """The line of each encoding that has a number, over all lengths; y is NaN at those without one.
@@ -357,7 +357,7 @@ def _lines(
         if label is not None and not (ends_early and len(known) == 1):
             text = name if ends_early else label(name, known)
         at = {point.length: value(point) for point in points if point.encoding == name}
-        numbers = [at.get(length, (math.nan,) * 3) for length in lengths]
+        numbers = [at.get(length, UNKNOWN) for length in lengths]
         y, low, high = (tuple(column) for column in zip(*numbers, strict=True))
         finite = tuple(each if math.isfinite(each) else math.nan for each in y)
         yield Line(name, lengths, finite, low, high, text)

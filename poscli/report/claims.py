@@ -19,7 +19,7 @@ from poscli.report.data import Analysis, Section
 from poscli.report.groups import Group
 from poscli.report.pooling import ratio_name
 from poscli.runs.run import AS
-from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics import FEWEST_SEEDS, UNKNOWN, Triple
 from poscli.system.text import counted
 
 REPLICATED, NOT_REPLICATED = "replicated", "not replicated"
@@ -108,18 +108,18 @@ def _check(asked: Condition, section: Section) -> tuple[str, str]:
     return word, f"{of}: {found}; {why} is {' and '.join(bounds)}, which {word}"
 
 
-def _number(asked: Condition, section: Section) -> tuple[float, float, float]:
+def _number(asked: Condition, section: Section) -> Triple:
     """The number that a condition asks for, with its 95 % interval; NaN where it was not measured."""
     names, length = [each.name for each in section.encodings], round(asked.at * section.train_length)
-    name, other, unknown = meant(asked.of, names), meant(asked.over, names), (math.nan,) * 3
+    name, other = meant(asked.of, names), meant(asked.over, names)
     answers, quoted = section.accuracies, section.headline
     if asked.over:
         losses = next(each.losses for each in section.protocols if each.name == quoted.perplexity)
         pairs = losses if answers is None else answers.pairs
         found = {} if pairs is None or other not in names else pairs.against(other)
-        return found[name, length].numbers if (name, length) in found else unknown
+        return found[name, length].numbers if (name, length) in found else UNKNOWN
     if answers is not None:
         known = name in names and length in section.lengths
-        return answers.points[names.index(name)][section.lengths.index(length)] if known else unknown
+        return answers.points[names.index(name)][section.lengths.index(length)] if known else UNKNOWN
     points = section.points(quoted.gain)
-    return next((each.gain for each in points if (each.encoding, each.length) == (name, length)), unknown)
+    return next((each.gain for each in points if (each.encoding, each.length) == (name, length)), UNKNOWN)

@@ -20,6 +20,7 @@ from poscli.report.pooling import Headline, Point, without_perplexities
 from poscli.report.summary import as_json, join
 from poscli.report.table import Column
 from poscli.runs.schema import FULL
+from poscli.statistics import Triple
 from poscli.system.notebook import html_table
 
 Values = tuple[float, ...]  # one number per seed of the section; NaN where a seed has none
@@ -120,14 +121,14 @@ class BinData:
     first: int
     last: int
     values: tuple[Values, ...]
-    intervals: tuple[tuple[float, float, float], ...] = ()
+    intervals: tuple[Triple, ...] = ()
 
 
 @dataclass(frozen=True)
 class Accuracies:
     """The right answers of a task: (accuracy, low, high) by encoding and length, compared, and by place."""
 
-    points: tuple[tuple[tuple[float, float, float], ...], ...]
+    points: tuple[tuple[Triple, ...], ...]
     chance: float
     pairs: AllPairs | None
     by_depth: bool  # places are depths in percent of the window, and not gaps in tokens
@@ -165,10 +166,10 @@ class Ceiling:
     ratio: float
     short: str  # the best encoding that was trained at L, with the context cut to L
     long: str  # the best one that was trained at this length
-    headroom: tuple[float, float, float]  # by how much the second is better
-    gains: tuple[tuple[float, float, float], ...]
-    used: tuple[tuple[float, float, float], ...]
-    prices: tuple[tuple[float, float, float], ...]
+    headroom: Triple  # by how much the second is better
+    gains: tuple[Triple, ...]
+    used: tuple[Triple, ...]
+    prices: tuple[Triple, ...]
 
 
 @dataclass(frozen=True)

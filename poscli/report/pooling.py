@@ -19,7 +19,7 @@ from poscli.drawing.text import listed, low_to_high, number, signed
 from poscli.evaluation.plan import PAIRED
 from poscli.report.verdicts import only_guesses
 from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
-from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics import FEWEST_SEEDS, Triple
 from poscli.statistics.comparison import LN2, LossTable
 from poscli.statistics.intervals import Case, many_differences
 from poscli.system.errors import PoscliError, UsageError
@@ -203,8 +203,8 @@ class Point:
     ppl: float  # of several tokenizers, bits per byte
     ppl_low: float
     ppl_high: float
-    loss: tuple[float, float, float]  # bits per byte, and the ends of the interval
-    gain: tuple[float, float, float]  # the context gain, likewise
+    loss: Triple  # bits per byte, and the ends of the interval
+    gain: Triple  # the context gain, likewise
     tokens_per_byte: float
     measures: Mapping[str, float]  # of a task
 

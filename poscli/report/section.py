@@ -57,7 +57,7 @@ from poscli.report.summary import is_answered, standings, summarize
 from poscli.report.verdicts import can_win, meanings
 from poscli.report.why import broken_by, changes_shown, on_key_tokens, used_window
 from poscli.runs.schema import FULL
-from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics import FEWEST_SEEDS, UNKNOWN
 from poscli.statistics.comparison import LN2, EncodingLosses
 from poscli.statistics.intervals import many_differences
 from poscli.why.attribution import CAUSES
@@ -87,7 +87,7 @@ class Order:
             known = dict(zip(keys, points[ends].itertuples(index=False, name=None), strict=True))
         bins = []
         for (first, last), part in table.groupby(["from", "to"]):
-            lines = (known.get((name, first), (math.nan,) * 3) for name in self.names if known)
+            lines = (known.get((name, first), UNKNOWN) for name in self.names if known)
             intervals = tuple((float(mean), float(low), float(high)) for mean, low, high in lines)
             bins.append(BinData(int(first), int(last), self.per_seed(part, column), intervals))
         return tuple(bins)
@@ -266,8 +266,7 @@ def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Hea
             totals = last.groupby(["encoding", "seed", "from", "to"], as_index=False)[["right", "tokens"]].sum()
             share = totals["right"] / np.maximum(totals["tokens"], 1)
             places = order.bins(totals.assign(accuracy=share), "accuracy", group.by_place)
-    unknown = (math.nan,) * 3
-    lines = tuple(tuple(known.get((name, length), unknown) for length in order.lengths) for name in order.names)
+    lines = tuple(tuple(known.get((name, length), UNKNOWN) for length in order.lengths) for name in order.names)
     return Accuracies(lines, chance, pairs, by_depth, places, longest)
 
 

@@ -31,7 +31,7 @@ from poscli.report.verdicts import (
     is_failure,
     meanings,
 )
-from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics import FEWEST_SEEDS, Triple
 
 NAMED = 3  # encodings of one verdict that have a line each
 PHRASES = {
@@ -238,7 +238,7 @@ def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str
     return f"{signed(gain)} ±{max(gain - low, high - gain):.{3 if abs(gain) < 1 else 2}f}"
 
 
-def gain_intervals(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
+def gain_intervals(summary: pd.DataFrame) -> list[Triple]:
     """(gain, low, high) of every encoding, in bits per byte or cell."""
     return list(summary[list(GAIN)].itertuples(index=False, name=None))
 

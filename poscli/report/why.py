@@ -15,6 +15,7 @@ from poscli.report.reach import last_shown
 from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import HARM_BPB
 from poscli.runs.schema import FULL
+from poscli.statistics import UNKNOWN, Triple
 from poscli.statistics.comparison import LN2
 from poscli.statistics.intervals import interval_of_seeds
 from poscli.why.attribution import CAUSES, FIRST, SMALLEST_HARM, is_harmed, open_changes, remedies, what_breaks
@@ -204,7 +205,7 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
     )
 
 
-def saturates_at(rows: pd.DataFrame) -> tuple[float, float, float]:
+def saturates_at(rows: pd.DataFrame) -> Triple:
     """The shortest window whose loss, over the seeds of an encoding, is within TOLERANCE of the best; its interval.
 
     `rows` are those of saturation.csv. The interval begins at the shortest window that is not surely farther from the
@@ -214,7 +215,7 @@ def saturates_at(rows: pd.DataFrame) -> tuple[float, float, float]:
     known = rows[np.isfinite(rows["nll"])].groupby("window")
     nll = known["nll"].mean()
     if nll.empty:
-        return math.nan, math.nan, math.nan
+        return UNKNOWN
     best = float(nll.idxmin())
     estimate = float(nll.index[nll <= nll.min() + TOLERANCE].min())
     ends = {}

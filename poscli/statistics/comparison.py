@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from poscli.statistics import Triple
 from poscli.statistics.intervals import Case, holm, many_differences, smallest_p, unseen_share
 
 Array = NDArray[np.float64]
@@ -46,7 +47,7 @@ class Comparison:
     word: str = NOT_COMPARED
 
     @property
-    def numbers(self) -> tuple[float, float, float]:
+    def numbers(self) -> Triple:
         """The difference and the ends of its interval."""
         return self.difference, self.low, self.high
 

@@ -31,7 +31,7 @@ import numpy as np
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.statistics import FEWEST_DOCUMENTS, FEWEST_SEEDS, UPPER
+from poscli.statistics import FEWEST_DOCUMENTS, FEWEST_SEEDS, UPPER, Triple
 from poscli.statistics.crossed import CrossedMeans, sign_patterns
 
 # The search for an end of Fieller's interval: how far from the ratio, in widths of the interval of the numerator, and
@@ -128,7 +128,12 @@ def many_differences(cases: Sequence[Case | None], *, test: bool = True) -> NDAr
     return numbers
 
 
-def interval_of_seeds(values: NDArray, lows: NDArray, highs: NDArray) -> tuple[float, float, float]:
+def around(estimate: float, reach: float) -> Triple:
+    """An estimate with an interval that reaches equally far to both sides."""
+    return estimate, estimate - reach, estimate + reach
+
+
+def interval_of_seeds(values: NDArray, lows: NDArray, highs: NDArray) -> Triple:
     """The mean of the `values` `[S]` of several seeds with its 95 % interval, from each seed's interval over documents.
 
     For values whose single documents were not kept. From FEWEST_SEEDS seeds on, the interval is over documents and
@@ -144,7 +149,7 @@ def interval_of_seeds(values: NDArray, lows: NDArray, highs: NDArray) -> tuple[f
     return mean, mean - math.hypot(below, of_seeds), mean + math.hypot(above, of_seeds)
 
 
-def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> tuple[float, float, float]:
+def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> Triple:
     """sum(top) / sum(bottom) with its 95 % interval over documents and seeds, from totals `[S, D]` and counts `[D]`.
 
     The interval has the ratios r for which that of the mean of top - r bottom includes zero (Fieller 1954). It is NaN

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poscli.board.arrays import Triple
 from poscli.board.page import BOARD, places_of
 from poscli.board.page.about import about, commands_of
 from poscli.board.season import Season
@@ -19,6 +18,7 @@ from poscli.report.page.site import page_names
 from poscli.report.pooling import ratio_name
 from poscli.report.verdicts import HARM_BPB
 from poscli.runs.run import AS
+from poscli.statistics import Triple
 from poscli.system.text import counted, printable_line
 
 HOME = "board.html"
