@@ -12,17 +12,16 @@ from typing import Any
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, read_cells
 from poscli.board.gather import gather, source_of_encoding
-from poscli.board.progress import make_trials, missing_jobs, run_missing, suited
+from poscli.board.progress import missing_jobs, plan_jobs, run_missing, tune
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable, table_names
 from poscli.board.standings import Standings, standings_of
 from poscli.board.tables import number_text
 from poscli.config.suite import Suite
 from poscli.encodings import full_name
-from poscli.estimate import PlannedJob
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
-from poscli.sweep.job import Job, jobs_of, perform, sweeps, tunings_of
+from poscli.sweep.job import Job, jobs_of, perform, tunings_of
 from poscli.system.console import note
 from poscli.system.device import device_of, threads
 from poscli.system.errors import PoscliError, UsageError
@@ -104,20 +103,12 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
     return Contender(spec, name, Path(file) if file else None, season, chosen, board, out)
 
 
-def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], Crew]:
-    """The jobs of the first row, and the workers that suit them."""
-    jobs = [job for _, job in entry.jobs(device, tuned=False)]
-    fitting = suited(crew, jobs)
-    return sweeps(jobs, anew=False, threads=fitting.threads), fitting
-
-
 def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
     """Choose its learning rates by nine trials, as `poscli tune` does, unless that was done before."""
     (tuning,) = tunings_of(entry.suite(tuned=True), device, entry.out)
     if tuning.known() is None:
         note(f"{entry.name}: nine trials with half of the tokens")
-        make_trials([tuning], crew, device)
-        tuning.find()
+        tune([tuning], crew, device)
 
 
 def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dict[str, str]]:
@@ -126,8 +117,7 @@ def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dic
     left = missing_jobs(entry.jobs(device, tuned=tuned), entry.season, entry.cells, names)
     if not left:
         return []
-    fitting = suited(crew, [job for _, job in left])
-    planned = sweeps([job for _, job in left], anew=False, threads=fitting.threads)
+    fitting, planned = plan_jobs(crew, [job for _, job in left])
     return run_missing(left, planned, fitting, entry.season, entry.cells, entry.out / "runs", names)
 
 

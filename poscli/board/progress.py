@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from poscli.board.cells import keys_in
 from poscli.board.gather import NO_NAMES, gather, keys_of
+from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.board.standings import standings_of
 from poscli.cli.screen import run_shown
@@ -20,6 +21,8 @@ from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of, t
 from poscli.sweep.tune import Tuning
 from poscli.system.device import threads
 from poscli.system.errors import CorruptError, UsageError, near
+
+SEEDS_OF_STAGE = {1: [2], 2: [3], 3: [3, 5, 10]}
 
 
 def jobs_of_board(
@@ -103,6 +106,26 @@ def missing_jobs(
     return left
 
 
+def missing_jobs_of_stage(
+    season: Season,
+    stage: int,
+    device: str,
+    runs: Path,
+    cells: Path,
+    encodings: Mapping[str, Sequence[str] | None],
+    *,
+    tuned: bool,
+) -> Iterator[tuple[int, list[tuple[str, Job]]]]:
+    """For each number of seeds of a stage in turn: that number, and the jobs up to there whose cells are missing.
+
+    From the second number on, only encodings that are not decided yet get more seeds, by the cells that are there when
+    the next number is asked for. `encodings` and `tuned` are as in `jobs_of_board`.
+    """
+    for seeds in SEEDS_OF_STAGE[stage]:
+        chosen = undecided(season, cells, encodings, tuned=tuned) if seeds > min(SPENT) else encodings
+        yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), season, cells)
+
+
 def undecided(
     season: Season, cells: Path, encodings: Mapping[str, Sequence[str] | None], *, tuned: bool = False
 ) -> dict[str, Sequence[str] | None]:
@@ -158,20 +181,23 @@ class Gathering(Watcher):
         self.inner.look()
 
 
-def suited(crew: Crew, jobs: Sequence[Job]) -> Crew:
-    """The crew for jobs of the board, which have one thread each: another number of threads gives other bits."""
-    return replace(crew.suited_to([job.config for job in jobs], runs_per_core=1), cpus=1)
+def plan_jobs(crew: Crew, jobs: Sequence[Job]) -> tuple[Crew, list[PlannedJob]]:
+    """The workers that suit jobs of the board, and the jobs with the seconds that each takes.
+
+    Every job has one thread, because another number of threads gives other bits.
+    """
+    fitting = replace(crew.suited_to([job.config for job in jobs], runs_per_core=1), cpus=1)
+    return fitting, sweeps(jobs, anew=False, threads=fitting.threads)
 
 
-def make_trials(tunings: Sequence[Tuning], crew: Crew, device: str) -> None:
-    """Make the trials of tunings whose result is not known yet, on the workers of a crew."""
-    jobs = trials_of(tunings, device)
-    if not jobs:
-        return
-    fitting = suited(crew, jobs)
-    planned = sweeps(jobs, anew=False, threads=fitting.threads)
-    with threads(fitting.threads), fitting.assembled(needed(planned), jobs[0].runs) as at_work:
-        run_shown(jobs, [each.seconds for each in planned], at_work)
+def tune(tunings: Sequence[Tuning], crew: Crew, device: str) -> None:
+    """Make the trials of tunings whose result is not known yet, on the workers of a crew, and write what they found."""
+    if jobs := trials_of(tunings, device):
+        fitting, planned = plan_jobs(crew, jobs)
+        with threads(fitting.threads), fitting.assembled(needed(planned), jobs[0].runs) as at_work:
+            run_shown(jobs, [each.seconds for each in planned], at_work)
+    for tuning in tunings:
+        tuning.find()
 
 
 def run_missing(

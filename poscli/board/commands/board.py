@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +18,12 @@ from poscli.system.errors import PARTIAL, PoscliError, UsageError
 from poscli.system.progress import duration
 from poscli.system.text import counted
 
+if TYPE_CHECKING:
+    from poscli.sweep.crew import Crew
+    from poscli.sweep.job import Job
+
 IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the results
 CELLS = Path("results") / IN_RESULTS
-SEEDS_OF_STAGE = {1: [2], 2: [3], 3: [3, 5, 10]}
 
 app = typer.Typer(no_args_is_help=True, help="Every encoding ranked: make what is missing, and build the tables.")
 Cells = Annotated[Path, typer.Option("--cells", help="Folder of the cells.")]
@@ -71,16 +75,15 @@ def run_board(
     from poscli.board.progress import (
         chosen_encodings,
         jobs_of_board,
-        make_trials,
-        missing_jobs,
+        missing_jobs_of_stage,
+        plan_jobs,
         run_missing,
-        suited,
+        tune,
         tunings_of_board,
-        undecided,
     )
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
-    from poscli.sweep.job import sweeps, trials_of
+    from poscli.sweep.job import trials_of
     from poscli.system.device import device_of
     from poscli.system.files import check_folder
 
@@ -95,27 +98,18 @@ def run_board(
     if tuned:
         tunings = tunings_of_board(season, device, out_, encodings)
         if dry_run and (trials := trials_of(tunings, device)):
-            fitting = suited(crew, trials)
-            planned = sweeps(trials, anew=False, threads=fitting.threads)
+            fitting, planned = plan_jobs(crew, trials)
             plan.show(planned, json_, fitting)
             note("these are the trials; the runs with what they find come after them")
             return
-        make_trials(tunings, crew, device)
-        for tuning in tunings:
-            tuning.find()
+        tune(tunings, crew, device)
+    missing = missing_jobs_of_stage(season, stage, device, runs, cells, encodings, tuned=tuned)
+    if dry_run:
+        _show_first_missing(missing, stage, crew, json_)
+        return
     failures: list[dict[str, str]] = []
-    for seeds in (looks := SEEDS_OF_STAGE[stage]):
-        more = undecided(season, cells, encodings, tuned=tuned) if seeds > SEEDS_OF_STAGE[2][0] else encodings
-        jobs = missing_jobs(jobs_of_board(season, seeds, device, runs, more, tuned=tuned), season, cells)
-        fitting = suited(crew, [job for _, job in jobs])
-        planned = sweeps([job for _, job in jobs], anew=False, threads=fitting.threads)
-        if dry_run and not jobs and seeds < looks[-1]:
-            continue  # what comes after these is known
-        if dry_run:
-            plan.show(planned, json_, fitting)
-            if seeds < looks[-1]:
-                note(f"to {counted(seeds, 'seed')}; which encodings get more follows from what these find")
-            return
+    for seeds, jobs in missing:
+        fitting, planned = plan_jobs(crew, [job for _, job in jobs])
         seconds = fitting.seconds_for(planned)
         note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
         plan.confirm(seconds, "--stage", yes=yes)
@@ -129,6 +123,20 @@ def run_board(
     if failures:
         raise typer.Exit(PARTIAL)
     note(f"all cells of stage {stage} are in {cells}; build the board with `poscli board build`")
+
+
+def _show_first_missing(
+    missing: Iterator[tuple[int, list[tuple[str, Job]]]], stage: int, crew: Crew, json_: bool
+) -> None:
+    """Show, as a dry run does, the jobs up to the first number of seeds of a stage at which any is missing."""
+    from poscli.board.progress import SEEDS_OF_STAGE, plan_jobs
+
+    most = SEEDS_OF_STAGE[stage][-1]
+    seeds, jobs = next(each for each in missing if each[1] or each[0] == most)
+    fitting, planned = plan_jobs(crew, [job for _, job in jobs])
+    plan.show(planned, json_, fitting)
+    if seeds < most:
+        note(f"to {counted(seeds, 'seed')}; which encodings get more follows from what these find")
 
 
 @app.command("build")

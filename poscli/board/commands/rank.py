@@ -54,7 +54,8 @@ def rank_encoding(
 
     First with the learning rates of all, then with the best of nine trials. The same command goes on where it stopped.
     """
-    from poscli.board.enter import contender_of, enter, planned_entry, row_of_entry, submission_text, tune_entry
+    from poscli.board.enter import contender_of, enter, row_of_entry, submission_text, tune_entry
+    from poscli.board.progress import plan_jobs
     from poscli.board.season import season_of, table_names
     from poscli.board.show import show_standings
     from poscli.board.tables import record_of_row
@@ -65,11 +66,11 @@ def rank_encoding(
     crew = Crew(workers=workers, memory=memory, device=device)
     crew.check()
     entry = contender_of(enc, name, season, chosen, cells or out_ / IN_RESULTS, out_)
-    planned, fitting = planned_entry(entry, crew, device)
-    seconds = fitting.seconds_for(planned)
+    fitting, planned = plan_jobs(crew, [job for _, job in entry.jobs(device, tuned=False)])
     if dry_run:
         plan.show(planned, json_, fitting)
         return
+    seconds = fitting.seconds_for(planned)
     plan.confirm(seconds, "--published", yes=yes)
     note(f"{entry.name}: the first row in about {duration(seconds)}")
     records, failures = [], []
