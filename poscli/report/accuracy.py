@@ -85,10 +85,8 @@ def _points(answers: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 def answered(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
     """The accuracy of every encoding by length (`points` of `by_length`), and up to which length it solves the task."""
-    names, ratios = (
-        [name for name in summary["encoding"] if name in set(points["encoding"])],
-        sorted(set(points["ratio"])),
-    )
+    names = [name for name in summary["encoding"] if name in set(points["encoding"])]
+    ratios = sorted(set(points["ratio"]))
     reaches = effective_text(summary.set_index("encoding").loc[names], int(answers["train_length"].iloc[0]))
     last = ratio_name(ratios[-1])
     columns = [words("encoding", names)]

@@ -168,10 +168,8 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     available = available.reindex(table.index)
     used = (table["won"] / available).where(available > LEAST_HEADROOM)
     measured = table.index.get_level_values("encoding")
-    names, ratios = (
-        [name for name in summary["encoding"] if name in measured],
-        sorted(set(table.index.get_level_values("ratio"))),
-    )
+    names = [name for name in summary["encoding"] if name in measured]
+    ratios = sorted(set(table.index.get_level_values("ratio")))
 
     def column(head: str, values: pd.Series, ratio: float, write: Callable[[float], str]) -> Column:
         cells = (values.get((name, ratio), math.nan) for name in names)

@@ -145,10 +145,9 @@ class Charts:
             growth = f" ({number(known[-1].ppl / at_training[0])}x)" if at_training and known[-1].ratio > 1 else ""
             return self._marked(name, f"{name} {number(known[-1].ppl)}{growth}")
 
-        lines = tuple(_lines(points, lambda point: (point.ppl, point.ppl_low, point.ppl_high), label))
+        lines = list(_lines(points, lambda point: (point.ppl, point.ppl_low, point.ppl_high), label))
         main = self.rows[self.rows["protocol"] == protocol]
         if len(lines) > MOST_BANDS:
-            lines = tuple(replace(line, low=(), high=()) for line in lines)
             note = "No bands: those of so many encodings would hide each other. The gain has its intervals."
         elif main.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS:
             same = "" if per_byte else ", which are the same for all encodings"
@@ -165,7 +164,7 @@ class Charts:
             y=score if per_byte else f"perplexity per {unit}",
             train_length=self.train_length,
             ticks=_lengths(points),
-            lines=lines,
+            lines=_with_few_bands(lines),
             missing=_missing(points),
         )
 
@@ -240,12 +239,8 @@ class Charts:
     def accuracies(self, answers: pd.DataFrame) -> Figure:
         """Accuracy by the length of the window, one line per encoding, with its interval if there are few."""
         points = self._in_order(self.group.by_length)
-        lines = []
-        for name, part in points.groupby("encoding"):
-            x, y, low, high = (tuple(part[column]) for column in ("length", "accuracy", "low", "high"))
-            lines.append(Line(str(name), x, y, low, high, f"{name} {y[-1]:.3f}"))
-        banded = len(lines) <= MOST_BANDS
-        bands = f" Bands: 95 % intervals over {accuracy.resampled(points)}." if banded else ""
+        lines = _lines_of_table(points, "length", "accuracy", "{:.3f}".format)
+        bands = f" Bands: 95 % intervals over {accuracy.resampled(points)}." if len(lines) <= MOST_BANDS else ""
         return Figure(
             name="accuracy",
             title="How long may a text be, so that what was asked for is still found?",
@@ -255,7 +250,7 @@ class Charts:
             y="accuracy of the answers",
             train_length=self.train_length,
             ticks=tuple(sorted(set(points["length"]))),
-            lines=tuple(lines if banded else (replace(line, low=(), high=()) for line in lines)),
+            lines=_with_few_bands(lines),
             levels=_levels(answers),
         )
 
@@ -289,17 +284,13 @@ class Charts:
         """The gain of the whole window on tokens that could be copied, in octaves of the distance back."""
         points, length = self._in_order(self.group.recall_points), int(recall["train_length"].iloc[0])
         points = points.assign(middle=(points["from"] * points["to"]) ** 0.5)
-        lines = []
-        for name, part in points.groupby("encoding"):
-            x, y, low, high = (tuple(part[column]) for column in ("middle", "gain", "low", "high"))
-            lines.append(Line(str(name), x, y, low, high, f"{name} {signed(y[-1])}"))
-        banded = len(lines) <= MOST_BANDS
+        lines = _lines_of_table(points, "middle", "gain", signed)
         edges = {int(first) for first in points["from"]} | {int(points["to"].max()) + 1}
         ngram = int(recall["ngram"].iloc[0])
         how = (
             f"Tokens whose {ngram} preceding tokens occurred before, followed by the same token. Gain: the loss with "
             f"the context cut to L = {length} minus the loss with the whole window."
-            f"{' Bands: 95 % intervals.' if banded else ''}"
+            f"{' Bands: 95 % intervals.' if len(lines) <= MOST_BANDS else ''}"
         )
         return Figure(
             name="recall",
@@ -311,7 +302,7 @@ class Charts:
             y="gain on such tokens, bits",
             train_length=length,
             ticks=tuple(sorted(edges)),
-            lines=tuple(lines if banded else (replace(line, low=(), high=()) for line in lines)),
+            lines=_with_few_bands(lines),
         )
 
 
@@ -361,6 +352,21 @@ def _lines(
         y, low, high = (tuple(column) for column in zip(*numbers, strict=True))
         finite = tuple(each if math.isfinite(each) else math.nan for each in y)
         yield Line(name, lengths, finite, low, high, text)
+
+
+def _lines_of_table(points: pd.DataFrame, x: str, y: str, write: Callable[[float], str]) -> list[Line]:
+    """The line of each encoding in a table with `low` and `high`; its label ends in the last value, as `write` says."""
+    lines = []
+    for name, part in points.groupby("encoding"):
+        values = tuple(part[y])
+        ends = (tuple(part[column]) for column in ("low", "high"))
+        lines.append(Line(str(name), tuple(part[x]), values, *ends, label=f"{name} {write(values[-1])}"))
+    return lines
+
+
+def _with_few_bands(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines, without their bands if there are more than MOST_BANDS."""
+    return tuple(lines if len(lines) <= MOST_BANDS else (replace(line, low=(), high=()) for line in lines))
 
 
 def _missing(points: Sequence[Point]) -> tuple[MissingResults, ...]:

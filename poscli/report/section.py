@@ -116,21 +116,13 @@ def section_of(
     )
     names = list(dict.fromkeys(map(str, rows["protocol"])))
     losses = {} if group.units is None else {name: losses_of(rows, group.units, name) for name in names}
-    keys = [(name, length) for name in order.names for length in order.lengths]
-    exact = {}  # the mean loss of every encoding at every length with its 95 % interval over seeds and documents
-    for protocol, each in losses.items():
-        numbers = many_differences([each.of((name, FULL), length) for name, length in keys], test=False)
-        exact[protocol] = dict(zip(keys, numbers[:, :3], strict=True))
-    measured = {
-        (protocol, variant): points_of(rows, protocol, variant, exact.get(protocol) if variant == FULL else None)
-        for protocol, variant in dict.fromkeys(zip(rows["protocol"], rows["variant"], strict=True))
-    }
-    accuracies = _accuracies(group, measured[quoted.perplexity, FULL], order, quoted)
+    measured = _measured(rows, losses, order)
+    main = measured[quoted.perplexity, FULL]
+    accuracies = _accuracies(group, main, order, quoted)
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
     ceilings = ceilings_of(group, longer, summary)
     use = use_of_ceilings(ceilings, summary, bits_per(rows), ngram)
     drawn, missing = Charts(group, summary, measured, trained).all()
-    main = measured[quoted.perplexity, FULL]
     return Section(
         title=group.title,
         slug=group.slug,
@@ -175,6 +167,25 @@ def section_of(
         ),
         figures=tuple(drawn),
     )
+
+
+def _measured(
+    rows: pd.DataFrame, losses: Mapping[str, EncodingLosses], order: Order
+) -> dict[tuple[str, str], tuple[Point, ...]]:
+    """The points of every protocol and variant.
+
+    `losses` are those of single documents, by protocol. From these, the points of models, but not of baselines, have
+    intervals over seeds and documents; all other intervals are over documents.
+    """
+    keys = [(name, length) for name in order.names for length in order.lengths]
+    exact = {}
+    for protocol, each in losses.items():
+        numbers = many_differences([each.of((name, FULL), length) for name, length in keys], test=False)
+        exact[protocol] = dict(zip(keys, numbers[:, :3], strict=True))
+    return {
+        (protocol, variant): points_of(rows, protocol, variant, exact.get(protocol) if variant == FULL else None)
+        for protocol, variant in dict.fromkeys(zip(rows["protocol"], rows["variant"], strict=True))
+    }
 
 
 def _protocols(

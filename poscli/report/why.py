@@ -113,19 +113,11 @@ def _over_seeds(part: pd.DataFrame) -> dict[str, dict]:
     for row in worst.to_dict("records"):
         nll, harm = (float(value) for value in means.loc[row["change"]])
         share = harm / broken if broken >= SMALLEST_HARM else math.nan
-        of_seeds = part.loc[part["change"] == row["change"], ["share", "share_low", "share_high"]].to_numpy(float)
-        _, low, high = interval_of_seeds(*of_seeds.T)
-        of_harm = part.loc[part["change"] == row["change"], ["harm", "harm_low", "harm_high"]].to_numpy(float)
-        _, harm_low, harm_high = interval_of_seeds(*of_harm.T)
-        rows[row["change"]] = row | {
-            "nll": nll,
-            "harm": harm,
-            "harm_low": harm_low,
-            "harm_high": harm_high,
-            "share": share,
-            "share_low": low,
-            "share_high": high,
-        }
+        rows[row["change"]] = row | {"nll": nll, "harm": harm, "share": share}
+        for name in ("harm", "share"):
+            ends = (f"{name}_low", f"{name}_high")
+            of_seeds = part.loc[part["change"] == row["change"], [name, *ends]].to_numpy(float)
+            rows[row["change"]] |= dict(zip(ends, interval_of_seeds(*of_seeds.T)[1:], strict=True))
     return rows
 
 
