@@ -296,15 +296,17 @@ class Pace:
         key, counted = _key(config, task), counted_evaluation(config, task, work.windows, device) / ranks().count
         if config.checkpoint is not None and work.run is None:  # there is nothing to load
             return counted
-        if key not in self._passes and self._left > 0:
-            if work.run is not None:
-                self._passes[key] = self._measured(partial(self._checkpoint_pass, work.run, device))
-            else:
-                self._passes[key] = self._measured(lambda: measured_pass(config, task, device))
-            self._ratios["pass"].append(evaluation_at(self._passes[key], work.windows) / ranks().count / counted)
-        if key in self._passes:
-            return evaluation_at(self._passes[key], work.windows) / ranks().count
-        return counted * self._typical("pass")
+        is_new = key not in self._passes
+        if is_new and self._left <= 0:
+            return counted * self._typical("pass")
+        if is_new and work.run is not None:
+            self._passes[key] = self._measured(partial(self._checkpoint_pass, work.run, device))
+        elif is_new:
+            self._passes[key] = self._measured(lambda: measured_pass(config, task, device))
+        seconds = evaluation_at(self._passes[key], work.windows) / ranks().count
+        if is_new:
+            self._ratios["pass"].append(seconds / counted)
+        return seconds
 
     def _checkpoint_pass(self, run: Run, device: torch.device) -> tuple[PassPace, PassPace]:
         """The pace of a checkpoint under an encoding: its layers are timed once, and attention for each encoding."""
@@ -434,8 +436,8 @@ class _Guard:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.limit, self.end = USABLE * free_memory(device), time.monotonic() + PROBE_SECONDS
-        self.free, self.bytes, self.seen = free_memory(device), 0, set[int]()
+        self.free, self.end = free_memory(device), time.monotonic() + PROBE_SECONDS
+        self.bytes, self.seen = 0, set[int]()
 
     def keep(self, kept: Tensor) -> Tensor:
         """Count a tensor that autograd keeps; a storage that several tensors share counts once."""
@@ -443,7 +445,7 @@ class _Guard:
         if storage.data_ptr() not in self.seen:
             self.seen.add(storage.data_ptr())
             self.bytes += storage.nbytes()
-        if self.bytes > self.limit:
+        if self.bytes > USABLE * self.free:
             raise _TooLarge(f"needs more than {in_words(self.bytes)}, {in_words(self.free)} are free")
         if time.monotonic() > self.end:
             raise _TooSlow
@@ -494,8 +496,7 @@ def _attention_pace(encoding: Encoding, like: LanguageModel) -> PassPace:
         short, long = seconds(SHORT), seconds(4 * SHORT)
     except Unsupported:
         return 0.0, 0.0  # beyond its longest length nothing is measured
-    slope = max(0.0, (long - short) / (3 * SHORT))
-    return max(0.0, short - slope * SHORT), slope
+    return _line(SHORT, short, long)
 
 
 def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> PassPace:
@@ -504,6 +505,11 @@ def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> Pa
         short, long = _pass(model, length, part, device), _pass(model, 4 * length, part, device)
     except Unsupported:  # the encoding ends here, and longer lengths will be skipped for the same reason
         return _pass(model, model.length, part, device), 0.0
+    return _line(length, short, long)
+
+
+def _line(length: int, short: float, long: float) -> PassPace:
+    """The pace that follows from the seconds per token in windows of a `length`, and in windows four times as long."""
     slope = max(0.0, (long - short) / (3 * length))
     return max(0.0, short - slope * length), slope
 

@@ -12,7 +12,7 @@ from typing import Any
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, read_cells
 from poscli.board.gather import gather, source_of_encoding
-from poscli.board.progress import missing_jobs, plan_jobs, run_missing, tune
+from poscli.board.progress import BoardJob, missing_jobs, plan_jobs, run_missing, tune
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable, table_names
 from poscli.board.standings import Standings, standings_of
@@ -21,7 +21,7 @@ from poscli.config.suite import Suite
 from poscli.encodings import full_name
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
-from poscli.sweep.job import Job, jobs_of, perform, tunings_of
+from poscli.sweep.job import jobs_of, perform, tunings_of
 from poscli.system.console import note
 from poscli.system.device import device_of, threads
 from poscli.system.errors import PoscliError, UsageError
@@ -59,7 +59,7 @@ class Contender:
         suite = self.season.suite(self.table, self.season.seeds(SEEDS), [self.spec])
         return suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
 
-    def jobs(self, device: str, *, tuned: bool) -> list[tuple[str, Job]]:
+    def jobs(self, device: str, *, tuned: bool) -> list[BoardJob]:
         """Its jobs, each with the name of the table."""
         return [(self.table.name, job) for job in jobs_of(self.suite(tuned=tuned), device, self.out / "runs")]
 
@@ -129,7 +129,10 @@ def row_of_entry(entry: Contender, *, tuned: bool) -> Standings | None:
 
 
 def submission_text(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle: Path) -> str:
-    """What to write where the bundle is submitted; the rows are those of the tables, `of` so many that have a rank."""
+    """What to write where the bundle is submitted.
+
+    `rows` are the records of its rows; each also says, as `of`, how many encodings of that table have a rank.
+    """
     tried = len({cell.source for cell in read_cells(entry.cells, entry.season.name)})
     lines = []
     for row in rows:

@@ -23,6 +23,8 @@ from poscli.system.device import threads
 from poscli.system.errors import CorruptError, UsageError, near
 
 SEEDS_OF_STAGE = {1: [2], 2: [3], 3: [3, 5, 10]}
+BoardJob = tuple[str, Job]  # the name of a table, or of a task, and a job for it
+Chosen = Mapping[str, Sequence[str] | None]  # by the name of a table, some of its encodings; None for all of them
 
 
 def jobs_of_board(
@@ -30,19 +32,17 @@ def jobs_of_board(
     seeds: int,
     device: str,
     runs: Path,
-    encodings: Mapping[str, Sequence[str] | None],
+    encodings: Chosen,
     *,
     tuned: bool = False,
-) -> list[tuple[str, Job]]:
-    """Every job of the first seeds of a season, with its table or task: a seed of all encodings before the next one.
+) -> list[BoardJob]:
+    """Every job of the first seeds of a season: each seed of all encodings before the next seed, and tasks at the end.
 
-    Tasks come after all tables, because no rank waits for them.
-
-    `encodings` has those of each table that is wanted; None for all, and then also the models that say what there is to
-    win, which come first. With `tuned`, learning rates are those that the tunings found; what there is to win and the
-    tasks have those of all, and are left out.
+    Tables that `encodings` does not name have no jobs. Where it has None, the models that say what there is to win are
+    among the jobs, and come first. With `tuned`, learning rates are those that the tunings found. Tasks, and the models
+    that say what there is to win, are only trained with published learning rates: with `tuned` they are left out.
     """
-    jobs: list[tuple[str, Job]] = []
+    jobs: list[BoardJob] = []
     for table in season.table:
         chosen = encodings.get(table.name, ())
         if not (chosen is None or chosen):
@@ -78,10 +78,8 @@ def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str
     return chosen
 
 
-def tunings_of_board(
-    season: Season, device: str, out: Path, encodings: Mapping[str, Sequence[str] | None]
-) -> list[Tuning]:
-    """The choices of learning rates of encodings, by table, through nine trials each."""
+def tunings_of_board(season: Season, device: str, out: Path, encodings: Chosen) -> list[Tuning]:
+    """The tunings of the learning rates of encodings, table by table; each has nine trials."""
     tunings = []
     for table in season.table:
         chosen = encodings.get(table.name, [])
@@ -92,9 +90,9 @@ def tunings_of_board(
 
 
 def missing_jobs(
-    jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, names: Mapping[str, str] = NO_NAMES
-) -> list[tuple[str, Job]]:
-    """The jobs of which a cell is missing, after those of runs that are evaluated already were written."""
+    jobs: Sequence[BoardJob], season: Season, cells: Path, names: Mapping[str, str] = NO_NAMES
+) -> list[BoardJob]:
+    """The jobs of which a cell is missing. Before that, the cells of runs that are evaluated already are written."""
     left = []
     there = keys_in(cells, season.name)
     for table, job in jobs:
@@ -112,10 +110,10 @@ def missing_jobs_of_stage(
     device: str,
     runs: Path,
     cells: Path,
-    encodings: Mapping[str, Sequence[str] | None],
+    encodings: Chosen,
     *,
     tuned: bool,
-) -> Iterator[tuple[int, list[tuple[str, Job]]]]:
+) -> Iterator[tuple[int, list[BoardJob]]]:
     """For each number of seeds of a stage in turn: that number, and the jobs up to there whose cells are missing.
 
     From the second number on, only encodings that are not decided yet get more seeds, by the cells that are there when
@@ -126,13 +124,11 @@ def missing_jobs_of_stage(
         yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), season, cells)
 
 
-def undecided(
-    season: Season, cells: Path, encodings: Mapping[str, Sequence[str] | None], *, tuned: bool = False
-) -> dict[str, Sequence[str] | None]:
-    """By table, those of some encodings that more seeds could rank: they are in a top group of several.
+def undecided(season: Season, cells: Path, encodings: Chosen, *, tuned: bool = False) -> Chosen:
+    """Those of some encodings that more seeds could rank: they share the top group of their table with others.
 
-    With `tuned`, that of those with tuned learning rates. What a model is read as gets more seeds through the encoding
-    that it was trained with.
+    With `tuned`, the top group is that of the encodings with tuned learning rates. If a model that is read under
+    another encoding is in the group, the encoding that it was trained with gets more seeds.
     """
     left: dict[str, Sequence[str] | None] = dict.fromkeys(encodings, ())
     for standings in standings_of(cells, season):
@@ -154,7 +150,7 @@ class Gathering(Watcher):
     def __init__(
         self,
         inner: Watcher,
-        jobs: Sequence[tuple[str, Job]],
+        jobs: Sequence[BoardJob],
         season: Season,
         cells: Path,
         names: Mapping[str, str],
@@ -201,7 +197,7 @@ def tune(tunings: Sequence[Tuning], crew: Crew, device: str) -> None:
 
 
 def run_missing(
-    jobs: Sequence[tuple[str, Job]],
+    jobs: Sequence[BoardJob],
     planned: Sequence[PlannedJob],
     crew: Crew,
     season: Season,

@@ -22,7 +22,7 @@ OPTIONAL_COLUMNS = ("bits", "seeds", "used", "gain", "harmful", "safe", "control
 def show_standings(tables: Sequence[Standings], console: Console, *, around: str = "", rows: int = 0) -> None:
     """Print every table: what it says, its rows, and what the columns mean.
 
-    Of tables with the encoding `around`, only so many `rows` above and below it are shown.
+    A table with the encoding `around` is cut to the row of that encoding and the `rows` above and below it.
     """
     for standing in tables:
         console.print(Text(f"{standing.title}, season {standing.season}", style="bold"))
@@ -38,13 +38,19 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
         console.print()
 
 
-def grid_of(columns: Sequence[Column], rows: Sequence[int], styles: Sequence[str] = (), title: str = "") -> Table:
-    """These rows of columns of text as a table of the terminal; `styles` has one for every row there is."""
+def grid_of(
+    columns: Sequence[Column], rows: Sequence[int] | None = None, styles: Sequence[str] = (), title: str = ""
+) -> Table:
+    """Columns of text as a table of the terminal.
+
+    `rows` are the numbers of the rows that are shown, None for all. `styles` has the style of each row of the columns,
+    shown or not; without any, all rows are plain.
+    """
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title or None)
     grid.title_justify, grid.title_style = "left", "bold"
     for column in columns:
         grid.add_column(Text(column.name), justify="right" if column.right else "left")
-    for number in rows:
+    for number in range(len(columns[0].cells)) if rows is None else rows:
         style = styles[number] if styles else ""
         grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in columns))
     return grid

@@ -80,7 +80,7 @@ def show_agreement(
 
 
 def _refuse(options: Mapping[str, object], unfit: Sequence[str], why: str) -> None:
-    """UsageError for options that were given, and of which nothing comes."""
+    """UsageError if one of the `unfit` options was given: it would change nothing, and `why` says the reason."""
     for option in unfit:
         if options[option] is not None:
             raise UsageError(f"{option} {options[option]}: it {why}; leave it out")
@@ -141,7 +141,7 @@ def _show(said: Said) -> None:
     for n, sentence in enumerate(said.sentences):
         console.print(Text(sentence, style="bold" * (n == 0)))
     for title, columns in said.tables:
-        console.print(grid_of(columns, range(len(columns[0].cells)), title=f"\n{title}"))
+        console.print(grid_of(columns, title=f"\n{title}"))
     for title, lines in said.lists:
         console.print(Text(f"\n{title}", style="bold"))
         for line in lines:

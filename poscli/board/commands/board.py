@@ -19,8 +19,8 @@ from poscli.system.progress import duration
 from poscli.system.text import counted
 
 if TYPE_CHECKING:
+    from poscli.board.progress import BoardJob
     from poscli.sweep.crew import Crew
-    from poscli.sweep.job import Job
 
 IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the results
 CELLS = Path("results") / IN_RESULTS
@@ -125,9 +125,7 @@ def run_board(
     note(f"all cells of stage {stage} are in {cells}; build the board with `poscli board build`")
 
 
-def _show_first_missing(
-    missing: Iterator[tuple[int, list[tuple[str, Job]]]], stage: int, crew: Crew, json_: bool
-) -> None:
+def _show_first_missing(missing: Iterator[tuple[int, list[BoardJob]]], stage: int, crew: Crew, json_: bool) -> None:
     """Show, as a dry run does, the jobs up to the first number of seeds of a stage at which any is missing."""
     from poscli.board.progress import SEEDS_OF_STAGE, plan_jobs
 

@@ -110,14 +110,14 @@ def _show(
         ]
         tokens = f"{found:,} of {profile.tokens:,} tokens could be copied from"
         console.print(Text(f"How far back {tokens}: {text}", style="bold"))
-        console.print(grid_of(octaves, range(len(profile.octaves))))
+        console.print(grid_of(octaves))
         columns = [
             words("designed", (each.spec for each in of_text)),
             words("in place of", (with_layouts(each.default) for each in of_text)),
             words("because", (each.why for each in of_text)),
         ]
         console.print(Text("\nDesigned, and not tried yet", style="bold"))
-        console.print(grid_of(columns, range(len(of_text))))
+        console.print(grid_of(columns))
         console.print()
     console.print(Text("Expected in front, as on the board", style="bold"))
     console.print(Text(", ".join(map(with_layouts, order[:FIRST]))))

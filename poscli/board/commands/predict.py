@@ -144,7 +144,7 @@ def _predict(fits: SizeFits, size: Size, encodings: list[str], texts: list[str],
             console.print(Text(said, style="yellow"))
         for text, found in predicted.items():
             rows = sorted(found, key=lambda row: (math.isnan(row.order[0]), row.order[0]))
-            console.print(grid_of(prediction_columns(rows), range(len(rows)), title=f"\n{text}"))
+            console.print(grid_of(prediction_columns(rows), title=f"\n{text}"))
         for line in prediction_legend([row for rows in predicted.values() for row in rows], fits):
             console.print(Text(line, style="dim"))
 
@@ -164,14 +164,14 @@ def _slopes(fits: SizeFits, encodings: list[str], texts: list[str], json_: bool)
 
     def show() -> None:
         for text, found in by_text.items():
-            out().print(grid_of(slope_columns(found), range(len(found)), title=f"\n{text}"))
+            out().print(grid_of(slope_columns(found), title=f"\n{text}"))
         out().print(Text(SLOPES_LEGEND, style="dim"))
 
     _emit(json_, {text: [asdict(one) for one in found] for text, found in by_text.items()}, show)
 
 
 def _leave_out(fits: SizeFits, cells: Path, json_: bool) -> None:
-    """Print what the other sizes say of each."""
+    """Print how well each size is predicted from all others."""
     from rich.text import Text
 
     from poscli.board.scaling import losses_on_board
@@ -182,8 +182,7 @@ def _leave_out(fits: SizeFits, cells: Path, json_: bool) -> None:
     sizes = sizes_left_out(fits, losses_on_board(cells))
 
     def show() -> None:
-        columns = left_out_columns(sizes)
-        out().print(grid_of(columns, range(len(columns[0].cells))))
+        out().print(grid_of(left_out_columns(sizes)))
         out().print(Text(LEFT_OUT_LEGEND, style="dim"))
 
     _emit(json_, [asdict(each) for each in sizes], show)
@@ -202,11 +201,11 @@ def _score(folder: Path, cells: Path, json_: bool) -> None:
     def show() -> None:
         console, misses = out(), counted.misses[:MISSES]
         title = f"The largest {len(misses)} of {len(counted.misses)} misses, in bits per token"
-        console.print(grid_of(miss_columns(misses), range(len(misses)), title=title))
+        console.print(grid_of(miss_columns(misses), title=title))
         if failures := counted.failures:
             title = f"\nFailure lengths that are off by a factor of more than {WITHIN:g}"
-            console.print(grid_of(failure_columns(failures), range(len(failures)), title=title))
-        console.print(grid_of(share_columns(counted), range(len(counted.shares)), title="\nWhat held"))
+            console.print(grid_of(failure_columns(failures), title=title))
+        console.print(grid_of(share_columns(counted), title="\nWhat held"))
         for line in sentences_of_score(counted):
             console.print(Text(line))
 

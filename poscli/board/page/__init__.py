@@ -114,7 +114,7 @@ def _packed(table: Standings, at: Mapping[str, int]) -> list[list[int] | None]:
         i, j = at[one], at[other]
         if i >= count or j >= count:
             continue
-        sign, numbers = (1, (value, low, high)) if i > j else (-1, (-value, -high, -low))
-        i, j = (i, j) if sign > 0 else (j, i)
-        packed[i * (i - 1) // 2 + j] = [round(UNITS * number) for number in numbers]
+        if i < j:
+            i, j, value, low, high = j, i, -value, -high, -low
+        packed[i * (i - 1) // 2 + j] = [round(UNITS * number) for number in (value, low, high)]
     return packed
