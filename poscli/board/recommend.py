@@ -61,7 +61,7 @@ class Wishes:
     flash: bool = False  # runs under FlashAttention
     vllm: bool = False  # vLLM loads it
     no_parameters: bool = False  # adds none to those of the model
-    slowdown: float | None = None  # a training step lasts at most so many times that of none
+    slowdown: float | None = None  # at most this many times as long a training step as without an encoding
 
     def constraints(self, fewest: int, length: int) -> dict[str, Callable[[Row], bool]]:
         """The constraints by their options; `fewest` parameters have models whose encoding has none of its own.
@@ -98,7 +98,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Price:
-    """What a constraint costs: how much more the best without it wins, as `Recommended.won`, with its interval."""
+    """What a constraint costs: how much more the best encoding `without` it wins, in the unit of `Recommended.won`."""
 
     option: str
     without: str
@@ -107,7 +107,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Choices, best first, at `multiple` times L, and the price of each constraint."""
+    """The encodings that meet the wishes, best first at `multiple` times L, and what each constraint costs."""
 
     wishes: Wishes
     table: TableOfCells
@@ -118,7 +118,7 @@ class Recommendation:
 
     @property
     def equals(self) -> list[Recommended]:
-        """Those than which no choice is shown to be better."""
+        """The choices that may be the best: none is shown to be better than they are."""
         return [each for each in self.choices if each.first == 1]
 
 
@@ -144,31 +144,8 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
             f"--max-len {wishes.max_len}: it must be more than --length {wishes.length}; within the training length "
             "compare encodings by their bits at L on the board"
         )
-    if wishes.trained and wishes.slowdown is not None:
-        raise UsageError(
-            f"--slowdown {wishes.slowdown:g} is what a training step may cost, and --trained {wishes.trained!r} is "
-            "trained already; leave one out"
-        )
     ranked = standings_among(table, tuned=False).ranked
-    pool = [row for row in ranked if (AS in row.encoding) == bool(wishes.trained)]
-    if wishes.trained:
-        spec = str(parse(wishes.trained))
-        pool = [row for row in ranked if row.encoding.partition(AS)[0] == spec]
-        if not any(AS in row.encoding for row in pool):
-            known = sorted({row.encoding.partition(AS)[0] for row in ranked if AS in row.encoding})
-            raise UsageError(
-                f"--trained {wishes.trained!r}: the board has no other readings of its models; "
-                f"it has those of {listed(known)}"
-            )
-    if not pool:
-        raise UsageError(
-            f"no encoding of table {table.table.name!r} has a rank yet; `poscli board run` goes on with it"
-        )
-    if wishes.slowdown is not None and all(math.isnan(row.training[0]) for row in pool):
-        raise UsageError(
-            f"--slowdown {wishes.slowdown:g}: this board does not know what a training step costs; `poscli board run` "
-            "measures it"
-        )
+    pool = _rows_in_question(table, ranked, wishes)
     fewest = min(row.parameters for row in ranked)
     constraints = wishes.constraints(fewest, table.length)
     meeting = [row for row in pool if all(meets(row) for meets in constraints.values())]
@@ -189,6 +166,39 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
         best = _choices(table, others, at, whole)[0].row
         prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best)))
     return Recommendation(wishes, table, ratios[at], fewest, tuple(choices), tuple(prices))
+
+
+def _rows_in_question(table: TableOfCells, ranked: Sequence[Row], wishes: Wishes) -> list[Row]:
+    """The ranked encodings to train with, or the readings of models of `wishes.trained`, before any constraint.
+
+    UsageError if there are none, or if the board does not know the cost of training that `wishes.slowdown` limits.
+    """
+    if wishes.trained and wishes.slowdown is not None:
+        raise UsageError(
+            f"--slowdown {wishes.slowdown:g} is what a training step may cost, and --trained {wishes.trained!r} is "
+            "trained already; leave one out"
+        )
+    if wishes.trained:
+        spec = str(parse(wishes.trained))
+        pool = [row for row in ranked if row.encoding.partition(AS)[0] == spec]
+        if not any(AS in row.encoding for row in pool):
+            known = sorted({row.encoding.partition(AS)[0] for row in ranked if AS in row.encoding})
+            raise UsageError(
+                f"--trained {wishes.trained!r}: the board has no other readings of its models; "
+                f"it has those of {listed(known)}"
+            )
+        return pool
+    pool = [row for row in ranked if AS not in row.encoding]
+    if not pool:
+        raise UsageError(
+            f"no encoding of table {table.table.name!r} has a rank yet; `poscli board run` goes on with it"
+        )
+    if wishes.slowdown is not None and all(math.isnan(row.training[0]) for row in pool):
+        raise UsageError(
+            f"--slowdown {wishes.slowdown:g}: this board does not know what a training step costs; `poscli board run` "
+            "measures it"
+        )
+    return pool
 
 
 def _choices(table: TableOfCells, rows: Sequence[Row], at: int, whole: Sequence[Entry]) -> list[Recommended]:
