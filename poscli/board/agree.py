@@ -67,7 +67,9 @@ class PairFinding:
 
 @dataclass(frozen=True)
 class Tally:
-    """How often two rankings agree on pairs that both decide; `ties` are pairs that only the second one decides.
+    """How often two rankings agree: in `agree` of the `decided` pairs, in which both say which encoding is better.
+
+    `ties` counts the pairs that only the second ranking decides.
 
     `tau` is Kendall's tau-b over all of the pairs; NaN where either ranking decides none.
     """
@@ -218,7 +220,7 @@ def beside_source(findings: Sequence[PairFinding], key: str) -> tuple[Tally, Tal
 
 
 def _p_more(successes: Sequence[bool]) -> float:
-    """The chance of at least so many successes with even odds; 1 without any trial."""
+    """The chance of at least this number of successes if each trial succeeds with even odds; 1 without any trial."""
     count, least = len(successes), sum(successes)
     return sum(math.comb(count, k) for k in range(least, count + 1)) / 2**count
 

@@ -8,7 +8,7 @@ A cell is a file of a few kB that is written once and never changed, so that any
     FOLDER/SEASON/texts/TEXT.json                                     how far back it repeats itself
     FOLDER/SEASON/costs/TABLE-ENCODING.json                           seconds of a step and of a reading over none's
 
-Each file ends with the SHA-256 of what it says; one that was edited or damaged is named, and nothing comes of it.
+Each file ends with the SHA-256 of what it says. A file that was edited or damaged is an error that names it.
 """
 
 from __future__ import annotations

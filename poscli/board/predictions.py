@@ -52,7 +52,10 @@ DATED = "# registered "  # begins the first line
 
 @dataclass(frozen=True)
 class Share:
-    """How many of how many, with the 95 % interval of the share; of pairs, over draws of encodings."""
+    """How many predictions of one kind were `right`, of a `count` of them.
+
+    `low` and `high` are the ends of the 95 % interval of the share over draws of encodings, if it is one of pairs.
+    """
 
     of: str
     right: int
@@ -251,9 +254,10 @@ def share_of_pairs(name: str, pairs: pd.DataFrame) -> Share:
 
 
 def _failures(both: pd.DataFrame) -> tuple[list[Share], list[Miss]]:
-    """How many failure lengths are within the factor WITHIN, of those that fail by 16 L, and how many do not fail.
+    """How well failure lengths were predicted: two shares, and the predictions that are off by more than WITHIN.
 
-    And those that are not within it.
+    The first share is of encodings that fail by 16 L, in prediction or in truth: how many are off by no more than
+    WITHIN. The second is of those that were predicted not to fail: how many do not.
     """
     lengths = [
         Miss(
@@ -274,7 +278,7 @@ def _failures(both: pd.DataFrame) -> tuple[list[Share], list[Miss]]:
 
 
 def _ceiling(rows: pd.DataFrame) -> Share:
-    """How often two seeds order a pair alike, of those that one of them tells apart."""
+    """How often a second seed orders a pair of encodings as a first seed does that tells them apart."""
     seeds, right, count = _by_seed(rows), 0, 0
     for (text, one), (other_text, other) in combinations(seeds, 2):
         if text != other_text:

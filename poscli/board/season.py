@@ -38,7 +38,7 @@ class SeasonTable(Request):
 
 
 class SeasonTask(Request):
-    """A task with right answers that all encodings of a table are asked as well; it ranks nobody."""
+    """A task with right answers, on which all encodings of a table are trained and scored as well; no rank follows."""
 
     name: str = Field(description="A short name, as in the names of cells.")
     table: str = Field(description="The table whose encodings are asked.")

@@ -20,11 +20,12 @@ HARM = CHANGES[-1]
 
 @dataclass(frozen=True)
 class SizeLeftOut:
-    """How often the order at 16 L of encodings of a size is that of the fits to the others, and that of the board.
+    """How well models of one size are predicted by fits to all other sizes, and by the board's smallest models.
 
-    `off_by_fits` and `off_by_board` say by how much the predicted change at 16 L is off, in bits per token: the root
-    mean square over encodings and texts. If the others do not tell what this size changes, as where it alone differs in
-    tokens, the fits have no pairs, and `off_by_fits` is NaN.
+    `by_fits` and `by_board` say how often each of the two predicts the order of a pair of encodings at 16 L.
+    `off_by_fits` and `off_by_board` say how far their predicted change at 16 L is off, in bits per token: the root mean
+    square over encodings and texts. Sometimes the other sizes cannot tell what this one changes, for example if it is
+    the only one with another number of tokens. Then `by_fits` has no pairs, and `off_by_fits` is NaN.
     """
 
     size: Size
@@ -68,7 +69,7 @@ def order_kept(fits: SizeFits, board: pd.DataFrame) -> Share:
 
 
 def _other_sizes(fits: SizeFits, board: pd.DataFrame) -> Iterator[tuple[Size, pd.DataFrame, pd.DataFrame]]:
-    """Each size that the board has not, its models of the star's encodings, and their means over seeds."""
+    """Each size that the board does not have, with its models of the star's encodings and their means over seeds."""
     for key, models in fits.rows[fits.rows["encoding"].isin(fits.star)].groupby(list(DIRECTIONS)):
         if not (board[list(DIRECTIONS)] == list(key)).all(axis=None):
             means = models.groupby(["encoding", "text"], sort=False)[[LONGEST, HARM]].mean().reset_index()

@@ -53,7 +53,7 @@ class Row:
     encoding: str
     tuned: bool
     status: str
-    why: str  # it is not ranked
+    why: str  # the reason if it is not ranked
     seeds: int
     first: int = 0  # the best rank that it may have
     last: int = 0
@@ -114,7 +114,7 @@ class Standings:
 
     @property
     def top(self) -> list[Row]:
-        """The rows than which none is shown to be better."""
+        """The rows in the top group: no other one is shown to be better."""
         return [row for row in self.ranked if row.first == 1]
 
 
@@ -197,9 +197,10 @@ def ranks_among(
 
 
 def pairs_among(table: TableOfCells, entries: Sequence[Entry], at: int = -1) -> dict[tuple[str, str], Triple]:
-    """The difference in regret of every pair, on the seeds of the last look at both, by their labels.
+    """The difference in regret of every pair of encodings, by their labels, with the 95 % interval of that pair alone.
 
-    Each has the 95 % interval of that pair alone. `at` is the index of the length, by default the longest.
+    It is taken on the seeds of the last look at which both have all seeds. `at` is the index of the length at which
+    regrets are compared, by default the longest.
     """
     found: dict[tuple[str, str], Triple] = {}
     for look in LOOKS:

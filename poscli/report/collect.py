@@ -61,7 +61,7 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
         for folder in folders:
             part = folder != home.folder
             try:
-                training_log(home)  # of which the report tells
+                training_log(home)  # the report needs it: a damaged one counts as a damaged run
                 (parts if part else of_runs).append(all_tables(open_evaluated(folder), measures))
             except CorruptError as error:
                 damaged[f"{home.id}.as.{folder.name}" if part else home.id] = error
@@ -141,7 +141,7 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
 
 
 def _span(run: Run, seconds: float) -> tuple[float, float] | None:
-    """When a training of so many seconds began at the latest, and when it ended; None where that is not recorded."""
+    """When a training that took some `seconds` began at the latest, and when it ended; None if that is not recorded."""
     status = run.status()
     if status["state"] not in ENDED or "updated" not in status:
         return None

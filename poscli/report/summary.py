@@ -137,7 +137,7 @@ def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
 def as_json(value: Any, places: int | None = None) -> Any:
     """A value as plain JSON: NaN and infinity become None, objects dictionaries, and tables lists of records.
 
-    With `places`, numbers are rounded to so many decimals.
+    With `places`, numbers are rounded to that number of decimals.
     """
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, pd.DataFrame):

@@ -182,7 +182,7 @@ def verdict_sentences(summary: pd.DataFrame) -> str:
 
 
 def _what_is_proven(summary: pd.DataFrame) -> list[str]:
-    """What is proven of longer windows, a sentence for all encodings of which the same is, the safest first."""
+    """What is proven of longer windows, the safest first: a sentence for all encodings with the same proof."""
     known = summary[summary["safety"] != ""]
     known = known.sort_values(["safe", "harmful"], ascending=False, na_position="first", kind="stable")
     groups = known.groupby("safety", sort=False)["encoding"]
@@ -211,9 +211,9 @@ def failures(summary: pd.DataFrame) -> list[tuple[str, str, str]]:
 
 
 def folded(lines: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Lines of (encoding, verdict, reason), of which many that are not trained share the first, with one reason.
+    """Lines of (encoding, verdict, reason); if many encodings are not trained, one line at the top names them all.
 
-    summary.csv has the reasons of all.
+    That line has the reason of the first of them; summary.csv has those of all.
     """
     guessing = [line for line in lines if line[1] == NOT_TRAINED]
     if len(guessing) <= NAMED:

@@ -197,9 +197,9 @@ def smallest_p(seeds: int, documents: int) -> float:
 
 
 def unseen_share(documents: int) -> float:
-    """The share that may have a property which none of so many documents has: the end of its exact 95 % interval.
+    """If none of these documents has a property, up to which share of all documents may have it.
 
-    (Clopper and Pearson 1934.)
+    It is the upper end of the exact 95 % interval of that share (Clopper and Pearson 1934).
 
     >>> round(unseen_share(256), 4)
     0.0143
