@@ -150,9 +150,7 @@ def losses_of_board(table: TableOfCells, standings: Standings) -> OurLosses:
     shown = [row for row in standings.rows if row.texts]
     for row in shown:
         for text in table.texts:
-            cells = [
-                cell for (on, _), cell in table.cells[(row.encoding, row.tuned), table.length].items() if on == text
-            ]
+            cells = [cell for (on, _), cell in table.cells[row.entry, table.length].items() if on == text]
             tokens = sum(table.scored[text].tokens)
             for at, length in enumerate(table.lengths):
                 nats = [sum(cell.hundredths[at]) / PER_NAT / tokens for cell in cells]
@@ -160,7 +158,7 @@ def losses_of_board(table: TableOfCells, standings: Standings) -> OurLosses:
                 apart = [each for cell in cells for each in cell.nonoverlapping[at : at + 1] if each is not None]
                 if apart:
                     losses[text, "nonoverlapping", length / table.length, row.encoding] = sum(apart) / len(apart)
-    seeded = [(row.encoding, row.tuned) for row in shown if row.status != INCOMPLETE]
+    seeded = [row.entry for row in shown if row.status != INCOMPLETE]
     for at, length in enumerate(table.lengths) if len(seeded) > 1 else ():
         for a, b in np.argwhere(np.triu(table.unsure(seeded, at, table.season.seeds(min(SPENT))), 1)).tolist():
             pair = frozenset({seeded[a][0], seeded[b][0]})

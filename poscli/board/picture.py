@@ -13,7 +13,6 @@ from poscli.drawing.page import DOTS_PER_INCH, clip
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, PALETTE, QUIET
 from poscli.report.catalogue import TITLES
-from poscli.report.pooling import ratio_name
 
 ROW = 0.175  # inches, height of a row
 ABOVE, BELOW = 0.55, 0.1  # inches around the rows: the families and the ticks, and the footnote
@@ -29,7 +28,7 @@ def ranks_png(table: Standings, families: Mapping[str, str]) -> bytes:
     rows = table.ranked
     columns = 1 if len(rows) <= ONE_COLUMN else 2
     tall = max(1, -(-len(rows) // columns))
-    last, seeds = ratio_name(table.lengths[-1] / table.length), sorted({row.seeds for row in rows})
+    last, seeds = table.ratios[-1], sorted({row.seeds for row in rows})
     footnote = (
         f"Season {table.season}, {table.title[:1].lower()}{table.title[1:]}; {len(table.texts)} texts, seeds: "
         f"{' to '.join(map(str, dict.fromkeys((*seeds[:1], *seeds[-1:]))))}. A line goes from the first to the last "

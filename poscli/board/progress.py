@@ -13,7 +13,6 @@ from poscli.board.season import Season
 from poscli.board.standings import standings_of
 from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
-from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
 from poscli.sweep.drive import Watcher
@@ -134,7 +133,7 @@ def undecided(season: Season, cells: Path, encodings: Chosen, *, tuned: bool = F
     for standings in standings_of(cells, season):
         table = season.table_named(standings.table)
         if standings.table in encodings and standings.tuned == tuned and len(standings.top) > 1:
-            top = {row.encoding.partition(AS)[0] for row in standings.top}
+            top = {row.trained_as for row in standings.top}
             known = encodings[table.name]
             own = table.encodings if known is None else known
             left[table.name] = [spec for spec in own if str(parse(spec)) in top]

@@ -21,7 +21,6 @@ from poscli.drawing.text import listed, named
 from poscli.report.catalogue import OTHER, describe_spec, spec_in_label
 from poscli.report.pooling import ratio_name
 from poscli.report.table import Column, words
-from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.statistics import Triple
 from poscli.system.errors import UsageError
@@ -157,7 +156,7 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
     ratios = [length / table.length for length in table.lengths]
     asked = wishes.max_len / wishes.length
     at = next((n for n, ratio in enumerate(ratios) if ratio >= asked), len(ratios) - 1)
-    whole = [(row.encoding, False) for row in ranked]
+    whole = [row.entry for row in ranked]
     choices = _choices(table, meeting, at, whole)
     pairs = pairs_among(table, whole, at)
     prices = []
@@ -180,15 +179,15 @@ def _rows_in_question(table: TableOfCells, ranked: Sequence[Row], wishes: Wishes
         )
     if wishes.trained:
         spec = str(parse(wishes.trained))
-        pool = [row for row in ranked if row.encoding.partition(AS)[0] == spec]
-        if not any(AS in row.encoding for row in pool):
-            known = sorted({row.encoding.partition(AS)[0] for row in ranked if AS in row.encoding})
+        pool = [row for row in ranked if row.trained_as == spec]
+        if not any(row.is_reading for row in pool):
+            known = sorted({row.trained_as for row in ranked if row.is_reading})
             raise UsageError(
                 f"--trained {wishes.trained!r}: the board has no other readings of its models; "
                 f"it has those of {listed(known)}"
             )
         return pool
-    pool = [row for row in ranked if AS not in row.encoding]
+    pool = [row for row in ranked if not row.is_reading]
     if not pool:
         raise UsageError(
             f"no encoding of table {table.table.name!r} has a rank yet; `poscli board run` goes on with it"
@@ -203,11 +202,11 @@ def _rows_in_question(table: TableOfCells, ranked: Sequence[Row], wishes: Wishes
 
 def _choices(table: TableOfCells, rows: Sequence[Row], at: int, whole: Sequence[Entry]) -> list[Recommended]:
     """Rows ranked among each other by their regret at a length; first those that may be the best, by what they win."""
-    ranks = ranks_among(table, [(row.encoding, False) for row in rows], table.texts, at, whole)
+    ranks = ranks_among(table, [row.entry for row in rows], table.texts, at, whole)
     found = []
     for row, first, last in zip(rows, ranks.first.tolist(), ranks.last.tolist(), strict=True):
-        seeds = table.seeds_of((row.encoding, False), table.length, table.texts)[: row.seeds]
-        regret, low, high = table.regret_interval((row.encoding, False), seeds, table.texts, at)
+        seeds = table.seeds_of(row.entry, table.length, table.texts)[: row.seeds]
+        regret, low, high = table.regret_interval(row.entry, seeds, table.texts, at)
         found.append(Recommended(row, (1 - regret, 1 - high, 1 - low), row.gains[at - 1], first, last))
     return sorted(found, key=lambda each: (each.first, -each.won[0], each.row.label))
 
@@ -318,7 +317,7 @@ def _of_other_sizes(kept: Share | None) -> str:
 def _of_other_lengths(row: Row, fits: SizeFits | None) -> str:
     """What doubling L changes in an encoding, by the fits to models of other sizes; "" if none tells."""
     spec = spec_in_label(row.encoding)
-    if fits is None or AS in row.encoding or fits.slopes_of.get(spec) != (spec,):
+    if fits is None or row.is_reading or fits.slopes_of.get(spec) != (spec,):
         return ""
     effects = [
         f"{with_interval(fits.slopes(spec, text).per_octave['length'], '+.2f')} on {text}" for text in fits.texts

@@ -15,8 +15,10 @@ from poscli.board.cells import TextProfile
 from poscli.board.ranking import RankIntervals, rank
 from poscli.board.season import Season
 from poscli.drawing.text import named
+from poscli.report.pooling import ratio_name
 from poscli.report.reach import last_shown
 from poscli.report.verdicts import HARM_BPB, SOLVED_SHARE, UNDERTRAINED_RATIO
+from poscli.runs.run import AS
 from poscli.specs import with_layouts
 from poscli.statistics import UNKNOWN, UPPER, Triple
 from poscli.statistics.intervals import around
@@ -76,9 +78,24 @@ class Row:
     date: str
 
     @property
+    def entry(self) -> Entry:
+        """What the cells of the row are found by."""
+        return self.encoding, self.tuned
+
+    @property
     def label(self) -> str:
         """Its name in tables."""
-        return label_of((self.encoding, self.tuned))
+        return label_of(self.entry)
+
+    @property
+    def trained_as(self) -> str:
+        """The encoding that its models were trained with."""
+        return self.encoding.partition(AS)[0]
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its models are read under another encoding than the one that they were trained with."""
+        return AS in self.encoding
 
     @property
     def ranks(self) -> str:
@@ -106,6 +123,11 @@ class Standings:
     ceilings: tuple[Ceilings, ...]
     without: Mapping[str, tuple[str, ...]]  # by text, the labels of the top group if that text is left out
     profiles: Mapping[str, TextProfile]  # by text: how far back it repeats itself, where that is measured
+
+    @property
+    def ratios(self) -> list[str]:
+        """The lengths as multiples of L, such as `4x`."""
+        return [ratio_name(length / self.length) for length in self.lengths]
 
     @property
     def ranked(self) -> list[Row]:

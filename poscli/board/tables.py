@@ -16,8 +16,8 @@ from poscli.report.pooling import ratio_name
 from poscli.report.summary import as_json
 from poscli.report.table import Column, words
 from poscli.report.verdicts import HARM_BPB
-from poscli.runs.run import AS
 from poscli.specs import names_in, with_layouts
+from poscli.statistics import UNKNOWN
 from poscli.system.text import counted
 
 PLACES = 5  # decimals of numbers in JSON, so that every machine writes the same
@@ -32,7 +32,7 @@ def name_on_board(row: Row) -> str:
 
 def board_columns(table: Standings) -> list[Column]:
     """The standings as columns of text."""
-    rows, last = table.rows, ratio_name(table.lengths[-1] / table.length)
+    rows, last = table.rows, table.ratios[-1]
     columns = [
         words("rank", (row.ranks or row.status for row in rows)),
         words("encoding", map(name_on_board, rows)),
@@ -63,7 +63,7 @@ def tasks_of(table: Standings) -> list[str]:
 
 def legend_of(table: Standings) -> list[str]:
     """A line for each column that needs an explanation."""
-    last, long = ratio_name(table.lengths[-1] / table.length), table.lengths[-1]
+    last, long = table.ratios[-1], table.lengths[-1]
     texts = listed(list(table.texts), len(table.texts))
     return [
         "rank: the ranks that an encoding may have; all of these intervals hold together with a probability of 95 %",
@@ -93,11 +93,11 @@ def reasons_of(rows: Sequence[Row]) -> list[str]:
 
 def answers_of(table: Standings) -> list[str]:
     """What the table says, in a few sentences."""
-    ranked, last = table.ranked, ratio_name(table.lengths[-1] / table.length)
+    ranked, last = table.ranked, table.ratios[-1]
     if not ranked:
         listing = counted(len(table.rows), "encoding")
         return [f"Nobody is ranked yet: {listing} have fewer than three seeds on all texts."]
-    trained, top = [row for row in ranked if AS not in row.encoding], table.top
+    trained, top = [row for row in ranked if not row.is_reading], table.top
     best = trained[0] if trained else ranked[0]
     name, others = named(name_on_board(best)), [named(name_on_board(row)) for row in top if row is not best]
     if len(ranked) == 1:
@@ -110,8 +110,8 @@ def answers_of(table: Standings) -> list[str]:
         said = [
             f"Train with {name}: nobody is shown to be better at {last}. That is also true of {listed(others, NAMED)}."
         ]
-    of_rope = [row for row in ranked if row.encoding.partition(AS)[0] == KEPT]
-    if len(of_rope) > 1 and AS in of_rope[0].encoding:
+    of_rope = [row for row in ranked if row.trained_as == KEPT]
+    if len(of_rope) > 1 and of_rope[0].is_reading:
         plain = next((f", where {KEPT} itself has {row.regret[0]:.2f}" for row in of_rope if row.encoding == KEPT), "")
         how, regret = named(spec_in_label(of_rope[0].encoding)), of_rope[0].regret[0]
         said.append(f"If you must keep a model of {KEPT}, read it as {how}: regret {regret:.2f}{plain}.")
@@ -161,7 +161,6 @@ def csv_of(tables: Sequence[Standings]) -> str:
     """One line for each encoding of every table, in the order of the standings."""
     lines: list[dict[str, Any]] = []
     for table in tables:
-        ratios = [ratio_name(length / table.length) for length in table.lengths]
         for row in table.rows:
             line: dict[str, Any] = {
                 "season": table.season, "table": table.table, "encoding": row.encoding, "tuned": row.tuned,
@@ -169,8 +168,8 @@ def csv_of(tables: Sequence[Standings]) -> str:
                 "rank_first": row.first or "", "rank_last": row.last or "",
             }  # fmt: skip
             line |= _ends("regret", row.regret) | _ends("bits_at_L", row.loss)
-            for place, ratio in enumerate(ratios[1:]):
-                line |= _ends(f"gain_{ratio}", row.gains[place] if row.gains else (math.nan,) * 3)
+            for place, ratio in enumerate(table.ratios[1:]):
+                line |= _ends(f"gain_{ratio}", row.gains[place] if row.gains else UNKNOWN)
             line |= _ends("used", row.used) | _ends("control", row.control)
             line |= {"safe": row.safe, "harmful": row.harmful, "price": row.price, "parameters": row.parameters}
             line |= {"training": row.training[0], "reading": row.reading[0]}

@@ -17,9 +17,7 @@ from poscli.board.tables import PLACES, name_on_board, record_of_table, tasks_of
 from poscli.equation.blanks import TIERS
 from poscli.report.catalogue import TITLES, spec_in_label
 from poscli.report.page import PACKAGE, UNITS, PageParts, json_block, render
-from poscli.report.pooling import ratio_name
 from poscli.report.summary import as_json
-from poscli.runs.run import AS
 
 BOARD = PageParts(
     package="poscli.board.page",
@@ -57,10 +55,10 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
     rows, at = record.pop("rows"), {row.label: n for n, row in enumerate(table.rows)}
     places, least = places_of(table), _fewest(table.rows)
     for row, line in zip(table.rows, rows, strict=True):
-        known, read_as = about(spec_in_label(row.encoding), table.length), AS in row.encoding
+        known = about(spec_in_label(row.encoding), table.length)
         line |= {
             "name": name_on_board(row), "family": known.described.family, "color": colour_of(known.described.family),
-            "dash": SHAPES[read_as], "tier": known.tier, "kernels": known.kernels, "readAs": read_as,
+            "dash": SHAPES[row.is_reading], "tier": known.tier, "kernels": known.kernels, "readAs": row.is_reading,
             "free": row.parameters == least, "page": pages.get(row.label, ""), "places": places.get(row.label),
         }  # fmt: skip
     families = {line["family"] for line in rows}
@@ -68,7 +66,7 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
     record |= {
         "encodings": rows,
         "mark": hashlib.sha256(table.table.encode()).hexdigest()[:6],
-        "ratios": [ratio_name(length / table.length) for length in table.lengths],
+        "ratios": table.ratios,
         "families": [{"key": key, "title": title} for key, title in TITLES.items() if key in families],
         "tiers": [tier for tier in TIERS if tier in used],
         "kernels": [FLASH, FLEX],

@@ -16,7 +16,6 @@ from poscli.encodings import get
 from poscli.equation.blanks import TIERS, not_computed_by
 from poscli.report.catalogue import OTHER, Described, describe_spec, spec_in_label
 from poscli.runs.repair import command_line, evaluation_options
-from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.specs.build import abstract
 from poscli.specs.grammar import text_of
@@ -69,18 +68,17 @@ def about(spec: str, length: int) -> KnownOfSpec:
 
 def commands_of(row: Row, season: Season, table: SeasonTable) -> str:
     """The commands that train the models of a row of a table and score them on the season's texts."""
-    trained, _, read_as = row.encoding.partition(AS)
     words = _options(season.training_of(table))
     for name, value in sorted(row.rates.items()):
         words += ["--set", f"{name}={value!r}"]
-    train = command_line("poscli", "train", "--enc", trained, *words)
+    train = command_line("poscli", "train", "--enc", row.trained_as, *words)
     seeds = " ".join(map(str, season.seeds(max(1, row.seeds))))
     asked = season.scoring_of(table).model_dump(include={"max_len", "tokens", "stride", "ngram"})
-    scored = evaluation_options(asked, spec_in_label(row.encoding) if read_as else "")
+    scored = evaluation_options(asked, spec_in_label(row.encoding) if row.is_reading else "")
     texts = [word for text in season.scored for word in ("--on", text)]
     return (
         f"for seed in {seeds}; do {train} --seed $seed; done && "
-        f"{command_line('poscli', 'extrapolate', '--enc', trained, *scored, *texts)}"
+        f"{command_line('poscli', 'extrapolate', '--enc', row.trained_as, *scored, *texts)}"
     )
 
 

@@ -15,9 +15,7 @@ from poscli.drawing.text import signed
 from poscli.report.catalogue import OTHER, spec_in_label
 from poscli.report.page import render
 from poscli.report.page.site import page_names
-from poscli.report.pooling import ratio_name
 from poscli.report.verdicts import HARM_BPB
-from poscli.runs.run import AS
 from poscli.statistics import Triple
 from poscli.system.text import counted, printable_line
 
@@ -46,7 +44,7 @@ def encoding_pages(tables: Sequence[Standings], season: Season) -> dict[str, str
             title=printable_line(names[label]),
             home=HOME,
             acts=known.described.acts[:1].upper() + known.described.acts[1:],
-            trained=row.encoding.partition(AS)[0] if AS in row.encoding else "",
+            trained=row.trained_as if row.is_reading else "",
             described=known.described.parts,
             parts=[_part(table, row, places[table.table], links, season) for table, row in found],
         )
@@ -69,7 +67,7 @@ def _part(
         "title": table.title,
         "standing": _standing(table, row),
         "ranked": row.status == RANKED,
-        "ratios": [ratio_name(length / table.length) for length in table.lengths],
+        "ratios": table.ratios,
         "lines": [
             {
                 "text": text,
@@ -89,10 +87,10 @@ def _part(
 
 def _standing(table: Standings, row: Row) -> str:
     """Where it stands in a table, in a sentence or two."""
-    last = ratio_name(table.lengths[-1] / table.length)
     if row.status != RANKED:
         return f"It has no rank. {row.status.capitalize()}: {row.why}."
-    said = f"Rank {row.ranks} of {len(table.ranked)}, by a regret of {' '.join(_cell(row.regret, '.2f'))} at {last}."
+    regret = " ".join(_cell(row.regret, ".2f"))
+    said = f"Rank {row.ranks} of {len(table.ranked)}, by a regret of {regret} at {table.ratios[-1]}."
     if row.first == 1:
         said += " Nobody is shown to be better."
     return said
@@ -101,10 +99,9 @@ def _standing(table: Standings, row: Row) -> str:
 def _facts(table: Standings, row: Row) -> list[tuple[str, str]]:
     """What is known of it beside its losses, as (fact, value)."""
     known = about(spec_in_label(row.encoding), table.length)
-    last = ratio_name(table.lengths[-1] / table.length)
-    gains = zip(table.lengths[1:], row.gains, strict=False)
+    last, gains = table.ratios[-1], zip(table.ratios[1:], row.gains, strict=False)
     facts = [
-        ("Gain over reading L", "; ".join(f"{ratio_name(n / table.length)}: {_joined(g, '+.3f')}" for n, g in gains)),
+        ("Gain over reading L", "; ".join(f"{at}: {_joined(gain, '+.3f')}" for at, gain in gains)),
         (f"Gain at {last} on {table.control}, where nothing is to be won", _joined(row.control, "+.3f")),
         ("Share used of what training on the longest windows would win", _percent(row.used)),
         (f"Shown not to cost {HARM_BPB} bits up to", multiple_text(row.safe)),
