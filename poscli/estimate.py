@@ -1,10 +1,10 @@
 """How long the work of a command takes, and how much memory it needs, before it starts.
 
-Time is measured where a command takes more than a minute: a training step, and windows of two lengths, of a throw-away
-model, times the steps and windows that are left to do. Of a checkpoint, the loaded model is timed once, and one layer
-of attention for each encoding. Whether it is a minute is told by a count of operations, which is right within a factor
-of ten; so `poscli train`, which only asks whether it is an hour, measures from six minutes on.
-Nothing of it reaches the run: weights and data come from the run's seed, not from a global stream of random numbers.
+A count of operations gives the time within a factor of ten. If it exceeds a minute, time is measured: a training step
+and forward passes over windows of two lengths, of a throw-away model, are timed and multiplied by the steps and windows
+that are left to do. `poscli train` only asks whether it takes an hour, and therefore measures from six minutes on. Of a
+checkpoint, the loaded model is timed once, and then one layer of attention under each encoding.
+Measuring changes no run: weights and data come from the run's seed, not from a global stream of random numbers.
 
 Memory is counted (poscli/config/size.py). A step that may not fit is tried, and stopped before the memory is full.
 """
@@ -52,7 +52,8 @@ from poscli.training.recalibrate import recalibration_config
 from poscli.why.explain import is_left_to_explain
 
 MEASURED_FROM = 60.0  # seconds of a command by the count of operations; encodings take up to 10 times as long
-MEASURING_SHARE, MEASURING_SECONDS = 0.03, 15.0  # of the command's time that measuring may take, and in any case
+# Measuring may take this share of the command's time, and this number of seconds in any case.
+MEASURING_SHARE, MEASURING_SECONDS = 0.03, 15.0
 BEGIN_SECONDS = 0.3  # of a training, for building the model and the first and last checkpoint
 STATISTICS_SECONDS = 0.7  # of an evaluation, for what follows the passes: scoring, intervals, tables; measured on CPUs
 WHY_SHARE = 0.5  # what --why takes, in times of an evaluation; measured 0.4 to 0.7 on CPUs, by encoding and length
@@ -330,7 +331,7 @@ class Pace:
 
 
 def _key(config: RunConfig, task: Task) -> str:
-    """What decides the time of a step or a window: neither what a model learns from, nor how fast it learns."""
+    """What the time of a step or a window depends on; it does not depend on the text, the seed or the recipe."""
     alike = {"seed", "corpus", "tokens", "recipe", "tuning"}
     return f"{task.vocab} {config.model_dump_json(exclude=alike)}"
 

@@ -268,9 +268,10 @@ def _rank(label: str) -> int | None:
 
 
 def agreements_of(ours: OurLosses, literature: Literature, own: Mapping[str, str]) -> dict[str, Agreement]:
-    """Published tables beside ours, with lengths "in_proportion" and, where that differs, "as_published".
+    """Published tables beside our results in two readings, "in_proportion" and "as_published" (see `counterparts`).
 
-    `own` has our name of some published encodings, for both. UsageError if fewer than two of them were measured.
+    The second one is left out where it gives no other encodings than the first. `own` has our name of some published
+    encodings, whatever the reading. UsageError if fewer than two published encodings were measured.
     """
     found: dict[str, Agreement] = {}
     for reading, in_proportion in (("in_proportion", True), ("as_published", False)):

@@ -137,7 +137,7 @@ class TableOfCells:
         return seeds
 
     def missing(self, entry: Entry) -> int:
-        """How many cells are missing to the first look."""
+        """How many cells an encoding lacks until it has all that the first look needs."""
         cells = self.cells[entry, self.length]
         wanted = [(text, seed) for text in self.season.scored for seed in self.season.seeds(LOOKS[0])]
         return sum(each not in cells for each in wanted)
@@ -224,6 +224,7 @@ class TableOfCells:
         }
 
     def is_sound(self, entry: Entry, at: int) -> bool:
+        """Whether the models of an encoding that were trained at a length have losses in all of their readings."""
         return all(status == "ok" for cell in self.cells[entry, at].values() for status in cell.status)
 
     @cached_property

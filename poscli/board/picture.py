@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
+from poscli.board.page import colour_of
 from poscli.board.standings import Row, Standings
 from poscli.board.tables import answers_of, name_on_board
 from poscli.drawing.page import DOTS_PER_INCH, clip
@@ -65,7 +66,7 @@ def _rank_axis(axes: Axes, tall: int, count: int) -> None:
 
 def _draw(axes: Axes, y: int, row: Row, place: int, family: str) -> None:
     """Draw one encoding: its name, the line of its ranks, and a dot at its place in the order of the regret."""
-    color, top = PALETTE[list(TITLES).index(family)], row.first == 1
+    color, top = PALETTE[colour_of(family)], row.first == 1
     ends = (row.first - 0.35, row.last + 0.35)
     axes.hlines(y, *ends, color=color, linewidth=7 if top else 3.2, alpha=1.0 if top else 0.5, zorder=2)
     dot = "white" if top else color
@@ -90,6 +91,6 @@ def _name_families(sheet: Sheet, families: Sequence[str]) -> None:
     """Write the names of the families in their colours, in one line above the rows."""
     x = MARGIN
     for family in families:
-        color = PALETTE[list(TITLES).index(family)]
+        color = PALETTE[colour_of(family)]
         text = sheet.write(x, 0.08, TITLES[family].partition(":")[0], size=NAME_SIZE, color=color, weight="bold")
         x += text.get_window_extent().width / DOTS_PER_INCH + 0.2

@@ -198,7 +198,7 @@ class RankIntervals:
     @property
     def top(self) -> NDArray[np.bool_]:
         """Which encodings are in the top group: no other one is shown to be better."""
-        return ~self.better.any(axis=0)
+        return self.first == 1
 
 
 def rank(sample: NumbersOfEncodings) -> RankIntervals:

@@ -71,8 +71,8 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
     """What models lose on each text of a season, in bits per token, from cells: a row for each model and text.
 
     Columns are encoding, text, seed, width, layers, length, tokens, made (the end of the training), and those of
-    outcomes: AT_LENGTH, LONGEST, CHANGES. A model that has no loss at some length is left out. DataError for one that
-    was not read so far.
+    outcomes: AT_LENGTH, LONGEST, CHANGES. A model that has no loss at some length is left out. DataError if a
+    model was not read up to 16 L.
     """
     documents = read_documents(folder, season.name)
     sizes = {table.name: size_of(season, table) for table in season.table}
@@ -124,7 +124,7 @@ class Fit:
         value = float(x @ self.coefficients)
         if self.degrees < 1:
             return value, -math.inf, math.inf
-        return around(value, self._reach(1 + x @ self.covariance @ x))
+        return around(value, self._reach(float(1 + x @ self.covariance @ x)))
 
     @property
     def per_octave(self) -> dict[str, Triple]:
@@ -189,7 +189,7 @@ class Slopes:
 
     encoding: str
     per_octave: dict[str, Triple]
-    models: int  # that tell it
+    models: int  # that the slopes are fitted to
 
 
 class SizeFits:
@@ -203,10 +203,10 @@ class SizeFits:
 
     @cached_property
     def slopes_of(self) -> dict[str, tuple[str, ...]]:
-        """By encoding, the encodings whose models tell its slopes.
+        """For each encoding, the encodings whose models say what a size changes in it.
 
-        That is itself, if it was trained at other sizes, or else those of its family that were. An encoding of which
-        nothing is told is left out.
+        An encoding that was trained at several sizes has itself alone. Others have the encodings of their family that
+        were, and are left out if there are none.
         """
         turns = self.rows.groupby("encoding")[list(DIRECTIONS)].nunique().min(axis=1) > 1
         own = [name for name in self.star if turns.get(name, False)]
@@ -306,9 +306,8 @@ def read_scaling(folder: Path) -> SizeFits:
 def failure(ratios: Sequence[float], changes: Sequence[float]) -> float:
     """The multiple of L from which on a longer context harms by more than SEPARABLE; infinite if there is none.
 
-    NaN if a change is.
-
-    Between the ratios that were read, the change is linear in the octave.
+    `changes` are what reading these `ratios` of L changes in the loss; if one is NaN, so is the result. Between two
+    ratios, the change is taken to be linear in the logarithm of the ratio.
 
     >>> failure((2, 4), (0.01, 0.03)), failure((2, 4), (-0.1, -0.2))
     (2.8284271247461903, inf)

@@ -39,8 +39,8 @@ FAMILIES = {
 def describe_encodings(chosen: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One row per registered encoding, or per chosen one, at the `tiny` shape.
 
-    `unavailable` says how to install the package that one needs, or what is wrong with one of another package, whose
-    row says nothing else. UsageError for an unknown name.
+    If an encoding needs a package that is missing, `unavailable` says how to install it. If it comes from another
+    package and cannot be loaded, `unavailable` says why, and the row says nothing else. UsageError for an unknown name.
     """
     rows = []
     for name in chosen or names():

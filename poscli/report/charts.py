@@ -335,8 +335,8 @@ def _lines(
 ) -> Iterator[Line]:
     """The line of each encoding that has a number, over all lengths; y is NaN at those without one.
 
-    `label` makes the text at the end of a line from the points with a number; a line that ends early has its name only,
-    and a single point where all lines start, which `missing` names, has nothing.
+    `label` makes the text at the end of a line from the points with a number. A line that ends before the others has
+    only its name there, and if it is a single point it has no text, because `_missing` names it.
     """
     lengths = _lengths(points)
     right = max((point.length for point in points if math.isfinite(value(point)[0])), default=0)
@@ -358,9 +358,8 @@ def _lines_of_table(points: pd.DataFrame, x: str, y: str, write: Callable[[float
     """The line of each encoding in a table with `low` and `high`; its label ends in the last value, as `write` says."""
     lines = []
     for name, part in points.groupby("encoding"):
-        values = tuple(part[y])
-        ends = (tuple(part[column]) for column in ("low", "high"))
-        lines.append(Line(str(name), tuple(part[x]), values, *ends, label=f"{name} {write(values[-1])}"))
+        at, values, low, high = (tuple(part[column]) for column in (x, y, "low", "high"))
+        lines.append(Line(str(name), at, values, low, high, f"{name} {write(values[-1])}"))
     return lines
 
 

@@ -105,13 +105,11 @@ def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """
     known = sorted(set(rows["corpus"]))
     chosen = [wanted] if wanted in known else [name for name in known if name.startswith(wanted)]
-    if (
-        not chosen
-        and len(prints := [mark for mark in sorted(set(rows["fingerprint"])) if mark.startswith(wanted)]) == 1
-    ):
-        return rows[rows["fingerprint"] == prints[0]]
     if not chosen:
-        raise UsageError(f"--corpus {wanted}: no run was evaluated on it: {near(wanted, known)}")
+        prints = [mark for mark in set(rows["fingerprint"]) if mark.startswith(wanted)]
+        if len(prints) != 1:
+            raise UsageError(f"--corpus {wanted}: no run was evaluated on it: {near(wanted, known)}")
+        return rows[rows["fingerprint"] == prints[0]]
     if len(chosen) > 1:
         raise UsageError(f"--corpus {wanted} begins the names of {' and '.join(chosen)}; give more of one")
     return rows[rows["corpus"] == chosen[0]]

@@ -25,9 +25,10 @@ from poscli.system.memory import USABLE, free_memory, in_words
 
 START_SECONDS = 4.0  # until a worker process can begin: importing torch took 3 to 5 on CPUs
 PROCESS_BYTES = 0.5 * 2**30  # of a worker process before it does anything: Python, torch and a corpus
-# Runs of models narrower than this share the cores better than their threads do: on two cores, a step of `nano` takes
-# 0.86 times as long with a second thread, of `copy` 0.76 times, of `tiny` 0.5 to 0.7 times. With so many runs for each
-# core, the cores that have no run left at the end wait for less time than that, where the whole takes minutes.
+# Models narrower than NARROW gain little from a second thread: on two cores, a step of `nano` then takes 0.86 times as
+# long, of `copy` 0.76 times, of `tiny` 0.5 to 0.7 times. So one run for each core is faster than one run on all cores.
+# It is so if there are RUNS_PER_CORE runs for each core, and all take LONG_SECONDS or more: at the end, cores have no
+# run left, and what they lose by waiting must be less than what is gained.
 NARROW, RUNS_PER_CORE, LONG_SECONDS = 256, 4, 120.0
 LEAST_GPU = 1e-4  # the smallest part of a GPU that Ray sets aside
 Needed = Sequence[tuple[str, float]]  # of each job that is left to do: its label, and bytes
@@ -70,8 +71,8 @@ class Crew:
     def suited_to(self, configs: Sequence[RunConfig], runs_per_core: int = RUNS_PER_CORE) -> Crew:
         """With a worker of one thread for each core, if no number was asked for and that is faster for these runs.
 
-        With fewer than `runs_per_core` of them, cores without a run would wait in the end for longer than that wins.
-        What is done already plays no part, so that an interrupted run goes on with as many threads as it began with.
+        It is slower with fewer than `runs_per_core` runs for each core. `configs` are those of all runs, also of those
+        that are done already, so that an interrupted run goes on with as many threads as it began with.
         """
         cores, cpu = usable_cores(), torch.device("cpu")
         asked = (self.workers, self.cpus, self.gpus)

@@ -1,8 +1,8 @@
 """Recipes of equal budget: nine trials for every encoding, judged at L on documents that are never scored.
 
 A trial is a run in OUT/tune/runs with half of the tokens and a seed of its own, so that an interrupted tuning goes on
-like any training. What the nine found is one file, OUT/tune/NAME.json, whose name holds a hash of all that decides the
-result of the run that is tuned for, except its seed and its learning rates.
+like any training. The results of all nine are in one file, OUT/tune/NAME.json. Its name has a hash of everything that
+decides the result of the tuned run, except the seed and the learning rates: runs that differ in these share a tuning.
 """
 
 from __future__ import annotations

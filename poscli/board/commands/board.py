@@ -33,6 +33,7 @@ OwnCells = Annotated[
 SeasonFile = Annotated[
     Path | None, typer.Option("--season", help="A season, as a TOML file, or star; by default the current one.")
 ]
+OneTable = Annotated[str | None, typer.Option("--table", help="The table of the season; by default the first one.")]
 Tables = Annotated[list[str] | None, typer.Option("--table", help="A table of the season, by its name; repeatable.")]
 
 

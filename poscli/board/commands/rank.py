@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.board.commands.board import IN_RESULTS, OwnCells, SeasonFile
+from poscli.board.commands.board import IN_RESULTS, OneTable, OwnCells, SeasonFile
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.commands.run_suite import Memory, WorkerCount
@@ -34,9 +34,7 @@ def rank_encoding(
     name: Annotated[
         str | None, typer.Option("--name", help="Its name on the board; by default that of its class.")
     ] = None,
-    table: Annotated[
-        str | None, typer.Option("--table", help="The table of the season; by default the first one.")
-    ] = None,
+    table: OneTable = None,
     published: Annotated[
         bool, typer.Option("--published", help="Leave out the nine trials and the row with tuned learning rates.")
     ] = False,

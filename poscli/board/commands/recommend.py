@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poscli.board.commands.board import CELLS, Cells, SeasonFile
+from poscli.board.commands.board import CELLS, Cells, OneTable, SeasonFile
 from poscli.cli import complete
 from poscli.cli.commands import command
 from poscli.cli.options import Json
@@ -40,9 +40,7 @@ def recommend_encoding(
         float | None,
         typer.Option("--slowdown", help="A training step may last at most so many times that of none.", min=0),
     ] = None,
-    table: Annotated[
-        str | None, typer.Option("--table", help="The table of the season; by default the first one.")
-    ] = None,
+    table: OneTable = None,
     season_: SeasonFile = None,
     cells: Cells = CELLS,
     json_: Json = False,

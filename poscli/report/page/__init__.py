@@ -193,7 +193,7 @@ def page_section(section: Section) -> dict[str, Any]:
         "encodings": _plain(section.encodings),
         "points": [_points(section, name) for name in names],
         "pairs": [{"loss": _packed(each.losses), "gain": _packed(each.gains)} for each in section.protocols],
-        "answered": None if section.accuracies is None else _accuracies(section, section.accuracies),
+        "answered": None if section.accuracies is None else _accuracies(section.accuracies),
         "tasks": _plain(section.measures),
         "costs": _plain(section.costs),
         "timing": section.timing,
@@ -271,7 +271,7 @@ def _packed(pairs: AllPairs | None) -> dict[str, Any] | None:
     return {"numbers": numbers, "words": ["".join(map(LETTERS.__getitem__, pairs.words(base))) for base in pairs.names]}
 
 
-def _accuracies(section: Section, accuracies: Accuracies) -> dict[str, Any]:
+def _accuracies(accuracies: Accuracies) -> dict[str, Any]:
     """The right answers: [accuracy, low, high] by encoding and length, None without a number; compared; by place."""
     place = None
     if accuracies.places:
