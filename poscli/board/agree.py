@@ -53,7 +53,7 @@ class PairFinding:
     ours: int
     naive: int
     hard: bool
-    undertrained: tuple[str, ...] = ()
+    undertrained: tuple[str, ...]
 
     @property
     def consensus(self) -> int | None:

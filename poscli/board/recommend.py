@@ -56,11 +56,11 @@ class Wishes:
 
     length: int  # of the training windows
     max_len: int  # that the model is to read
-    trained: str = ""  # what a model that exists was trained with; "" if one is to be trained
-    flash: bool = False  # runs under FlashAttention
-    vllm: bool = False  # vLLM loads it
-    no_parameters: bool = False  # adds none to those of the model
-    slowdown: float | None = None  # at most this many times as long a training step as without an encoding
+    trained: str  # what a model that exists was trained with; "" if one is to be trained
+    flash: bool  # runs under FlashAttention
+    vllm: bool  # vLLM loads it
+    no_parameters: bool  # adds none to those of the model
+    slowdown: float | None  # at most this many times as long a training step as without an encoding
 
     def constraints(self, fewest: int, length: int) -> dict[str, Callable[[Row], bool]]:
         """The constraints by their options; `fewest` parameters have models whose encoding has none of its own.

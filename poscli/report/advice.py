@@ -70,7 +70,7 @@ class Candidate:
     gain: Comparison
     cost: Comparison
     verdict: str  # on the gain, or the status of a failure
-    reason: str = ""  # of a failure
+    reason: str  # of a failure
     counts: bool = False  # whether the gain is above 0 after a correction for the number of candidates
     word: str = ""  # best, or the comparison with the best: within noise, worse, not compared
 

@@ -6,7 +6,7 @@ Numbers that are not known are NaN, and None in the JSON form. Losses and gains 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class BinData:
     first: int
     last: int
     values: tuple[Values, ...]
-    intervals: tuple[Triple, ...] = ()
+    intervals: tuple[Triple, ...]
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class Report:
 
     sections: tuple[Section, ...]
     about: About
-    files: tuple[Path, ...] = field(default=())
+    files: tuple[Path, ...]
 
     @cached_property
     def summary(self) -> pd.DataFrame:

@@ -243,13 +243,13 @@ def check_entry(
             if not asked or not typer.confirm(f"Run the source in {entry}, {lines}, which you have read?", err=True):
                 raise PoscliError(f"not checked: that runs the source in {entry}; read it, then give --yes")
         results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
-    results_ = [
+    records = [
         {"cell": each.cell.file.name, "text": each.cell.text, "seed": each.cell.seed, "identical": each.identical,
          "difference": each.difference, "allowed": each.allowed, "holds": each.holds}
         for each in results
     ]  # fmt: skip
     holds = all(each.holds for each in results)
-    emit(json_, {"entry": known.digest, "holds": holds, "cells": results_}, lambda: None)
+    emit(json_, {"entry": known.digest, "holds": holds, "cells": records}, lambda: None)
     for each in results:
         allowed = "nothing, on such a CPU" if each.alike else f"{each.allowed:.4f}"
         apart = f"{each.difference:.4f} bits per byte apart (allowed: {allowed})"
