@@ -297,17 +297,15 @@ class Pace:
         key, counted = _key(config, task), counted_evaluation(config, task, work.windows, device) / ranks().count
         if config.checkpoint is not None and work.run is None:  # there is nothing to load
             return counted
-        is_new = key not in self._passes
-        if is_new and self._left <= 0:
-            return counted * self._typical("pass")
-        if is_new and work.run is not None:
-            self._passes[key] = self._measured(partial(self._checkpoint_pass, work.run, device))
-        elif is_new:
-            self._passes[key] = self._measured(lambda: measured_pass(config, task, device))
-        seconds = evaluation_at(self._passes[key], work.windows) / ranks().count
-        if is_new:
-            self._ratios["pass"].append(seconds / counted)
-        return seconds
+        if key not in self._passes and self._left > 0:
+            measure = partial(measured_pass, config, task, device)
+            if work.run is not None:
+                measure = partial(self._checkpoint_pass, work.run, device)
+            self._passes[key] = self._measured(measure)
+            self._ratios["pass"].append(evaluation_at(self._passes[key], work.windows) / ranks().count / counted)
+        if key in self._passes:
+            return evaluation_at(self._passes[key], work.windows) / ranks().count
+        return counted * self._typical("pass")
 
     def _checkpoint_pass(self, run: Run, device: torch.device) -> tuple[PassPace, PassPace]:
         """The pace of a checkpoint under an encoding: its layers are timed once, and attention for each encoding."""

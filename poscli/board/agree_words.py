@@ -64,7 +64,7 @@ def said_of(found: Mapping[str, Agreement], literature: Literature) -> Said:
         ("What these numbers mean", [line.format(hard=listed(literature.scope.hard, 9)) for line in LEGEND]),
         ("Opposite to papers that do not dispute it", _opposite_lines(main, literature)),
         ("Disputed by papers", _disputed_lines(main, literature)),
-        ("What this size cannot test", _limit_lines(main)),
+        ("What this size cannot test", [f"{each.what}: {each.why} ({each.source})" for each in main.limits]),
         ("Sources", _source_lines(literature)),
     )
     return Said(
@@ -196,11 +196,6 @@ def _source_lines(literature: Literature) -> list[str]:
         + (", enters no number" if each.source.second_hand else "")
         for key, each in literature.sources.items()
     ]
-
-
-def _limit_lines(found: Agreement) -> list[str]:
-    """What models of this size cannot test."""
-    return [f"{each.what}: {each.why} ({each.source})" for each in found.limits]
 
 
 def _share(each: Tally) -> str:

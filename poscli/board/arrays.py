@@ -230,11 +230,8 @@ class TableOfCells:
     @cached_property
     def complete(self) -> list[Entry]:
         """The encodings with learning rates as published that have a loss at every length for at least one seed."""
-        return [
-            entry
-            for entry in self.entries(tuned=False)
-            if not self.failure(entry) and self.seeds_of(entry, self.length, self.texts)
-        ]
+        sound = [entry for entry in self.entries(tuned=False) if not self.failure(entry)]
+        return [entry for entry in sound if self.seeds_of(entry, self.length, self.texts)]
 
     def regrets(
         self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str], at: int

@@ -143,8 +143,31 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
             f"--max-len {wishes.max_len}: it must be more than --length {wishes.length}; within the training length "
             "compare encodings by their bits at L on the board"
         )
+    if wishes.trained and wishes.slowdown is not None:
+        raise UsageError(
+            f"--slowdown {wishes.slowdown:g} is what a training step may cost, and --trained {wishes.trained!r} is "
+            "trained already; leave one out"
+        )
     ranked = standings_among(table, tuned=False).ranked
-    pool = _rows_in_question(table, ranked, wishes)
+    pool = [row for row in ranked if row.is_reading == bool(wishes.trained)]
+    if wishes.trained:
+        spec = str(parse(wishes.trained))
+        pool = [row for row in ranked if row.trained_as == spec]
+        if not any(row.is_reading for row in pool):
+            known = sorted({row.trained_as for row in ranked if row.is_reading})
+            raise UsageError(
+                f"--trained {wishes.trained!r}: the board has no other readings of its models; "
+                f"it has those of {listed(known)}"
+            )
+    if not pool:
+        raise UsageError(
+            f"no encoding of table {table.table.name!r} has a rank yet; `poscli board run` goes on with it"
+        )
+    if wishes.slowdown is not None and all(math.isnan(row.training[0]) for row in pool):
+        raise UsageError(
+            f"--slowdown {wishes.slowdown:g}: this board does not know what a training step costs; `poscli board run` "
+            "measures it"
+        )
     fewest = min(row.parameters for row in ranked)
     constraints = wishes.constraints(fewest, table.length)
     meeting = [row for row in pool if all(meets(row) for meets in constraints.values())]
@@ -165,39 +188,6 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
         best = _choices(table, others, at, whole)[0].row
         prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best)))
     return Recommendation(wishes, table, ratios[at], fewest, tuple(choices), tuple(prices))
-
-
-def _rows_in_question(table: TableOfCells, ranked: Sequence[Row], wishes: Wishes) -> list[Row]:
-    """The ranked encodings to train with, or the readings of models of `wishes.trained`, before any constraint.
-
-    UsageError if there are none, or if the board does not know the cost of training that `wishes.slowdown` limits.
-    """
-    if wishes.trained and wishes.slowdown is not None:
-        raise UsageError(
-            f"--slowdown {wishes.slowdown:g} is what a training step may cost, and --trained {wishes.trained!r} is "
-            "trained already; leave one out"
-        )
-    if wishes.trained:
-        spec = str(parse(wishes.trained))
-        pool = [row for row in ranked if row.trained_as == spec]
-        if not any(row.is_reading for row in pool):
-            known = sorted({row.trained_as for row in ranked if row.is_reading})
-            raise UsageError(
-                f"--trained {wishes.trained!r}: the board has no other readings of its models; "
-                f"it has those of {listed(known)}"
-            )
-        return pool
-    pool = [row for row in ranked if not row.is_reading]
-    if not pool:
-        raise UsageError(
-            f"no encoding of table {table.table.name!r} has a rank yet; `poscli board run` goes on with it"
-        )
-    if wishes.slowdown is not None and all(math.isnan(row.training[0]) for row in pool):
-        raise UsageError(
-            f"--slowdown {wishes.slowdown:g}: this board does not know what a training step costs; `poscli board run` "
-            "measures it"
-        )
-    return pool
 
 
 def _choices(table: TableOfCells, rows: Sequence[Row], at: int, whole: Sequence[Entry]) -> list[Recommended]:

@@ -203,11 +203,8 @@ def ranks_among(
     """
     shown = np.zeros((len(entries), len(entries)), bool)
     for look in LOOKS:
-        enough = [
-            entry
-            for entry in dict.fromkeys([*entries, *whole])
-            if len(table.seeds_of(entry, table.length, table.texts)) >= look
-        ]
+        every = dict.fromkeys([*entries, *whole])
+        enough = [each for each in every if len(table.seeds_of(each, table.length, table.texts)) >= look]
         there = [n for n, entry in enumerate(entries) if entry in enough]
         if len(there) < 2:
             continue

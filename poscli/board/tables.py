@@ -151,12 +151,6 @@ def record_of_table(table: Standings) -> dict[str, Any]:
     return plain
 
 
-def record_of_row(table: Standings, encoding: str) -> dict[str, Any]:
-    """The row of an encoding as plain JSON."""
-    record: dict[str, Any] = next(row for row in record_of_table(table)["rows"] if row["encoding"] == encoding)
-    return record
-
-
 def csv_of(tables: Sequence[Standings]) -> str:
     """One line for each encoding of every table, in the order of the standings."""
     lines: list[dict[str, Any]] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from poscli.evaluation.plan import PAIRED
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.answer import paired
 from poscli.report.ceilings import LEAST_HEADROOM
-from poscli.report.comparison import AllPairs
+from poscli.report.comparison import AllPairs, losses_of
 from poscli.report.data import Analysis
 from poscli.report.origin import bits_per
 from poscli.report.pooling import Headline, Point, headline, of_model, ratio_name, sound, the_train_length
@@ -33,10 +33,12 @@ from poscli.statistics.comparison import (
     WORSE,
     Comparison,
     LossTable,
+    judged,
 )  # fmt: skip
 from poscli.statistics.intervals import Interval, two_level_interval
 
 SHOWN = 4  # pairs of encodings that are named
+MOST_SEEDS = 8  # which have 35 divisions into halves; more would cost time and say no more
 
 
 def compared(
@@ -141,6 +143,77 @@ def seed_spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
         "over documents: standard deviation of the losses of single documents, averaged over seeds",
     )
     return Analysis("How sure are these numbers?", f"{answer}.", tuple(columns), legend)
+
+
+def order_under_other_seeds(rows: pd.DataFrame, units: LossTable, summary: pd.DataFrame) -> Analysis | None:
+    """Would other seeds give the same order of encodings, at L and at the longest length?
+
+    The seeds of a section are divided into two halves in every way. Each half says which pairs of encodings it tells
+    apart (p < 0.05 after Holm's correction for all pairs), and the other half, which had no part in that, orders these
+    pairs anew.
+
+    `rows` are those of eval.csv. Encodings that failed or learned too little, by their verdict in the `summary`, are
+    left out. None if a half would have fewer than three seeds, or if there are no two encodings.
+    """
+    protocol = headline(rows).gain
+    scored = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]
+    names = [str(row["encoding"]) for row in summary.to_dict("records") if can_win(row["verdict"])]
+    of_each = [set(scored.loc[scored["encoding"] == name, "seed"]) for name in names]
+    seeds = sorted(set.intersection(*of_each))[:MOST_SEEDS] if of_each else []
+    if len(names) < 2 or len(seeds) < 2 * FEWEST_SEEDS:
+        return None
+    size = len(seeds) // 2
+    halved = frozenset(seeds[: 2 * size])  # of an odd number, the last seed is in no half
+    halves = [frozenset(half) for half in combinations(seeds[: 2 * size], size)]
+    losses = {half: losses_of(rows[rows["seed"].isin(half)], units, protocol) for half in halves}
+    pairs = list(combinations([(name, FULL) for name in names], 2))
+    lines = []
+    for length in sorted({int(scored["length"].min()), int(scored["length"].max())}):
+        found = {half: judged(each.compare((*pair, length) for pair in pairs)) for half, each in losses.items()}
+        told, taus = [], []
+        for half in halves:  # it tells pairs apart, and the other half orders them
+            apart = [
+                a.difference * b.difference > 0
+                for a, b in zip(found[half], found[halved - half], strict=True)
+                if a.p_holm <= SIGNIFICANT
+            ]
+            told.append(len(apart))
+            taus.append(2 * sum(apart) / len(apart) - 1 if apart else math.nan)
+        lines.append((length, told, taus))
+    return _order_of_halves(lines, len(pairs), size, int(rows["train_length"].iloc[0]))
+
+
+def _order_of_halves(
+    lines: list[tuple[int, list[int], list[float]]], pairs: int, size: int, train_length: int
+) -> Analysis:
+    """The analysis of (length, pairs told apart, Kendall's tau on these) for every division."""
+    ratios = [ratio_name(length / train_length) for length, _, _ in lines]
+    known = [[tau for tau in taus if tau == tau] for _, _, taus in lines]
+    cells = [
+        f"{sum(each) / len(each):.2f} ({number(min(each))} to {number(max(each))})" if each else "-" for each in known
+    ]
+    _, told, _ = lines[-1]
+    answer = f"At {ratios[-1]}, {size} seeds tell {low_to_high(set(told))} of {pairs} pairs apart"
+    if known[-1]:
+        answer += (
+            f", and {size} other seeds order these with a Kendall's tau of {sum(known[-1]) / len(known[-1]):.2f} "
+            f"(at least {min(known[-1]):.2f}, in {len(told)} divisions of the seeds)"
+        )
+    return Analysis(
+        "Would other seeds give the same order?",
+        f"{answer}.",
+        (
+            words("length", ratios),
+            words("pairs told apart", [low_to_high(set(told)) for _, told, _ in lines]),
+            Column("tau of other seeds", tuple(cells)),
+        ),
+        (
+            f"pairs told apart: of {pairs}, by {size} seeds (p < {SIGNIFICANT} in a paired permutation test, after "
+            "Holm's correction), the fewest and the most over all divisions of the seeds into halves",
+            "tau of other seeds: Kendall's tau on these pairs, mean and range; 1 if the other half orders all of them "
+            "alike, 0 if half of them",
+        ),
+    )
 
 
 def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
@@ -275,7 +348,7 @@ def audit(
         effects.append(f"{mean}{spans}")
         swapped = [
             f"{named(a)} with {named(b)}"
-            for a, b in itertools.combinations(both, 2)
+            for a, b in combinations(both, 2)
             # Both differences are of consequence, and of opposite sign.
             if (ours[a] - ours[b]) * (theirs[a] - theirs[b]) < 0
             and min(abs(ours[a] - ours[b]), abs(theirs[a] - theirs[b])) >= HARM_BPB

@@ -130,7 +130,6 @@ def for_spreadsheets(table: pd.DataFrame) -> pd.DataFrame:
     Spreadsheets execute a cell that begins with `=`, `+`, `-` or `@`. They show `'=1+1` as the text `=1+1`.
     """
     texts = table.select_dtypes(["object", "string"]).columns
-    no_formulas = {
-        name: table[name].map(lambda text: f"'{text}" if text.startswith(FORMULA_SIGNS) else text) for name in texts
-    }
-    return table.assign(**no_formulas)
+    return table.assign(
+        **{name: table[name].map(lambda text: f"'{text}" if text.startswith(FORMULA_SIGNS) else text) for name in texts}
+    )

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.drawing.text import amount, distinct, listed, low_to_high
+from poscli.report.catalogue import spec_in_label
 from poscli.report.collect import Trained
 from poscli.report.origin import items_of, machines
 from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, ratio_name
 from poscli.report.verdicts import NOT_TRAINED, is_failure
+from poscli.runs.run import AS
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
 
@@ -55,9 +58,8 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
         notes.append(f"Models have {spread} parameters: size may explain part of a difference.")
     main = rows[rows["protocol"] == quoted.perplexity]
     scored = of_model(rows, quoted.perplexity)
-    windows = scored.groupby(["tokenizer", "length"] if "tokenizer" in scored else "length")[
-        ["tokens", "bytes"]
-    ].nunique()
+    alike = ["tokenizer", "length"] if "tokenizer" in scored else ["length"]
+    windows = scored.groupby(alike)[["tokens", "bytes"]].nunique()
     own = main[main["variant"] == FULL]
     if own.groupby("length")["stride"].nunique().max() > 1:
         strides = low_to_high(set(own["stride"]))
@@ -75,6 +77,40 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
         which = "seconds, tokens per second and memory in eval.csv"
         notes.append(f"Measured on {listed(names)}: {which} do not compare between them.")
     return notes
+
+
+def age_note(rows: pd.DataFrame) -> list[str]:
+    """One sentence that names the encodings whose results are older than the code, and why; none if no result is."""
+    encodings, engines, unknown = list[str](), list[str](), list[str]()
+    names = list(map(str, rows["encoding"].unique()))
+    for name in names:
+        part, spec = rows[rows["encoding"] == name], spec_in_label(name)
+        measured = set(part["measured_code"].fillna("")) if "measured_code" in part else {""}
+        trained = set(part["trained_code"].fillna("")) - {""} if "trained_code" in part else set[str]()
+        if "" in measured:
+            unknown.append(name)
+            continue
+        for then, now in ((trained, code_of(spec, TRAINING)), (measured, code_of(spec, MEASURING))):
+            own, rooms = now.split("-")
+            # A model that is evaluated under another encoding was trained with the code of its own.
+            if AS not in name and any(each.split("-")[0] != own for each in then if own) and name not in encodings:
+                encodings.append(name)
+            if any(each.split("-")[1] != rooms for each in then) and name not in engines:
+                engines.append(name)
+
+    def whose(part: list[str]) -> str:
+        return "all" if len(part) == len(names) > 1 else listed(part, 6)
+
+    reasons = [
+        (unknown, "made before results said by which code"),
+        (encodings, "the code of the encoding has changed since"),
+        (engines, "the code that trains or measures has changed since"),
+    ]
+    found = [f"{whose(part)} ({why})" for part, why in reasons if part]
+    if not found:
+        return []
+    again = "Train and evaluate them again, with --force, to see whether the numbers have"
+    return [f"Older than the code: {'; '.join(found)}. {again}."]
 
 
 def budget_note(rows: pd.DataFrame, summary: pd.DataFrame, trained: Mapping[str, Trained]) -> list[str]:

@@ -142,9 +142,8 @@ def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: st
         for each in ceilings
     )
     last = ceilings[-1]
-    users = sorted(
-        ((name, used) for name, used in zip(names, last.used, strict=True) if used[1] > 0), key=lambda each: -each[1][0]
-    )
+    users = [(name, used) for name, used in zip(names, last.used, strict=True) if used[1] > 0]
+    users.sort(key=lambda each: -each[1][0])
     answer = f"A longer context is worth, in {bits}: {won}."
     if users:
         most = listed([f"{named(name)} {_percent(used)}" for name, used in users], 6)

@@ -288,7 +288,6 @@ def shown_runs(runs: Mapping[str, Trained]) -> dict[str, Trained]:
         if config.checkpoint is not None:
             changed["checkpoint"] = config.checkpoint.model_copy(update={"source": shown(config.checkpoint.source)})
         config, settings = config.model_copy(update=changed), {k: shown_value(v) for k, v in run.settings.items()}
-        known[run_id] = replace(
-            run, config=config, settings=settings, trained_as=shown(run.trained_as), on=shown(run.on)
-        )
+        trained_as, on = shown(run.trained_as), shown(run.on)
+        known[run_id] = replace(run, config=config, settings=settings, trained_as=trained_as, on=on)
     return known

@@ -293,9 +293,8 @@ def untrained(rows: pd.DataFrame) -> dict[str, str]:
     losses_at_l = guesses(rows)
     reasons = {}
     for name, runs in losses_at_l.groupby("encoding"):
-        guessing = [
-            only_guesses(*each) for each in zip(runs["nll"], runs["guess_gain_low"], runs["guess"], strict=True)
-        ]
+        losses = zip(runs["nll"], runs["guess_gain_low"], runs["guess"], strict=True)
+        guessing = [only_guesses(*each) for each in losses]
         if ACCURACY in runs:
             share = np.exp(-runs["guess"])
             error = np.sqrt(share * (1 - share) / runs["tokens"].clip(lower=1))

@@ -12,11 +12,10 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, is_depth, learned_after, placed
-from poscli.report.age import age_note
-from poscli.report.analyses import audit, by_period, compared, known_limit, seed_spread
+from poscli.report.analyses import audit, by_period, compared, known_limit, order_under_other_seeds, seed_spread
 from poscli.report.answer import Answers
 from poscli.report.catalogue import describe_spec, looks, spec_in_label
-from poscli.report.caveats import budget_note, caveats
+from poscli.report.caveats import age_note, budget_note, caveats
 from poscli.report.ceilings import ceilings_of, use_of_ceilings
 from poscli.report.charts import Charts, positions_in_bits
 from poscli.report.collect import Trained, configurations, reproduce, timing_note
@@ -37,7 +36,6 @@ from poscli.report.data import (
 from poscli.report.gate import gate_note
 from poscli.report.groups import Group
 from poscli.report.origin import bits_per, facts, unit_of
-from poscli.report.other_seeds import order_under_other_seeds
 from poscli.report.pooling import (
     ACCURACY,
     Headline,

@@ -59,9 +59,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] 
     all_scores, all_gains = pool(rows, quoted.perplexity), pool(rows, quoted.gain)
     ratios = sorted(set(rows["length"] / train_length))
     measures = ["ppl", "bpb", *(["excess"] if rows["optimum"].notna().any() else []), *task_measures(rows)]
-    weak = {
-        name: (UNDERTRAINED, reason) for name, reason in undertrained(behind(rows) if found is None else found).items()
-    }
+    gated = undertrained(behind(rows) if found is None else found)
+    weak = {name: (UNDERTRAINED, reason) for name, reason in gated.items()}
     weak |= {name: (NOT_TRAINED, reason) for name, reason in untrained(rows).items()}
     lines = []
     for name, runs in rows.groupby("encoding", sort=True):
@@ -84,11 +83,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] 
         line["growth"] = scores["ppl"].get(ratios[-1], math.nan) / scores["ppl"].get(1.0, math.nan)
         line |= {column: gain[column.replace("_bpb", "")].iloc[0] if len(gain) else math.nan for column in GAIN}
         safe, harmful = (math.nan, math.nan) if word in (NOT_TRAINED, UNDERTRAINED) else proven_lengths(gains)
-        line |= {
-            "safe": safe,
-            "harmful": harmful,
-            "safety": safety(safe, harmful, gains["ratio"][gains["gain"].notna()]),
-        }
+        in_words = safety(safe, harmful, gains["ratio"][gains["gain"].notna()])
+        line |= {"safe": safe, "harmful": harmful, "safety": in_words}
         line |= dict(zip(EFFECTIVE, (effective_ratio(scores), *effective_interval(scores)), strict=True))
         line |= {"verdict": word, "reason": reason, "machine": ", ".join(machines(runs))}
         lines.append(line)

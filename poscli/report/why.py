@@ -58,12 +58,10 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         harm = signed(row["harm"] / LN2)
         if change == WHOLE or math.isnan(row["share"]):
             return harm
-        share = f"{100 * row['share']:.0f} %" + interval_of(row)
-        return f"{harm} ({share}{', open' if change in open_changes(list(rows.values())) else ''})"
-
-    def interval_of(row: dict) -> str:
-        low, high = (100 * row[end] for end in ("share_low", "share_high"))
-        return f" [{low:.0f}, {high:.0f}]" if low == low else ""
+        share, low, high = (100 * row[name] for name in ("share", "share_low", "share_high"))
+        interval = f" [{low:.0f}, {high:.0f}]" if low == low else ""
+        is_open = ", open" if change in open_changes(list(rows.values())) else ""
+        return f"{harm} ({share:.0f} %{interval}{is_open})"
 
     titles = {WHOLE: f"harm at {ratio}"} | {change: f"{CAUSES[change]} ({change})" for change in changes_shown(table)}
     columns = [words("encoding", changes)]

@@ -167,10 +167,8 @@ def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> Triple:
         return ratio, math.nan, math.nan
     ends = []
     for direction in (-1, 1):
-        near, far = (
-            ratio,
-            ratio + direction * FIELLER_REACH * (high - low) / abs(bottom.sum() / counts.sum() / len(top)),
-        )
+        reach = direction * FIELLER_REACH * (high - low) / abs(bottom.sum() / counts.sum() / len(top))
+        near, far = ratio, ratio + reach
         for _ in range(FIELLER_ROUNDS):
             tried = np.linspace(near, far, FIELLER_TRIED)
             outside = np.flatnonzero(~includes_zero(tried))

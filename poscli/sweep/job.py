@@ -221,10 +221,9 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path, *, to_plan: bool) -> li
     tuned = () if suite.recipe == "published" else tuned_configs(setup, runs.parent, to_plan=to_plan)
     setup = replace(setup, configs=tuned if suite.recipe == "tuned" else (*setup.configs, *tuned))
     settings = settings_of(setup.configs[0], suite.extrapolate)
-    refuse_unaffordable_windows(
-        setup.configs[0], settings, setup.device
-    )  # first: a task may make a text for every length
-    Plan(setup.task, settings)  # refuses lengths for which no document is long enough
+    # First, because a plan may make a text for every length, and refuses those for which no document is long enough.
+    refuse_unaffordable_windows(setup.configs[0], settings, setup.device)
+    Plan(setup.task, settings)
     for config in setup.configs:
         refuse_recalibration(config, suite.extrapolate)
         refuse_other_corpus(config, suite.extrapolate)

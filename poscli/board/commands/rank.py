@@ -56,7 +56,7 @@ def rank_encoding(
     from poscli.board.progress import plan_jobs
     from poscli.board.season import season_of, table_names
     from poscli.board.show import show_standings
-    from poscli.board.tables import record_of_row
+    from poscli.board.tables import record_of_table
     from poscli.sweep.crew import Crew
 
     season = season_of(season_)
@@ -79,7 +79,8 @@ def rank_encoding(
         found: Standings | None = row_of_entry(entry, tuned=tuned)
         if found is None:
             break
-        records.append(record_of_row(found, entry.name) | {"of": len(found.ranked)})
+        own = next(row for row in record_of_table(found)["rows"] if row["encoding"] == entry.name)
+        records.append(own | {"of": len(found.ranked)})
         if not json_:
             show_standings([found], out(), around=entry.name, rows=AROUND)
     bundle = entry.write_bundle() if records else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from poscli.board.agree_words import Said
 from poscli.board.page.about import FLASH, FLEX, about
-from poscli.board.standings import RANKED, Row, Standings
+from poscli.board.standings import RANKED, Standings
 from poscli.board.tables import PLACES, name_on_board, record_of_table, tasks_of
 from poscli.equation.blanks import TIERS
 from poscli.report.catalogue import TITLES, spec_in_label
@@ -53,7 +53,9 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
     """What the page shows of one table: its record, with what else is known of the encodings."""
     record = record_of_table(table)
     rows, at = record.pop("rows"), {row.label: n for n, row in enumerate(table.rows)}
-    places, least = places_of(table), _fewest(table.rows)
+    places = places_of(table)
+    without_own = [row.parameters for row in table.rows if row.encoding == NOBODY]
+    least = min(without_own or [row.parameters for row in table.rows], default=0)
     for row, line in zip(table.rows, rows, strict=True):
         known = about(spec_in_label(row.encoding), table.length)
         line |= {
@@ -88,12 +90,6 @@ def places_of(table: Standings) -> dict[str, dict[str, int]]:
         for place, row in enumerate(order, 1):
             places[row.label][text] = place
     return places
-
-
-def _fewest(rows: Sequence[Row]) -> int:
-    """The parameters of a model whose encoding has none of its own."""
-    plain = [row.parameters for row in rows if row.encoding == NOBODY]
-    return min(plain or [row.parameters for row in rows], default=0)
 
 
 def _beaten(table: Standings, at: Mapping[str, int]) -> list[list[int]]:
