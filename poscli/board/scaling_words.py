@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from poscli.board.arrays import Triple
 from poscli.board.predictions import Miss, Score, Share
 from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, Size, SizeFits, Slopes
 from poscli.board.sizes_left_out import SizeLeftOut
@@ -14,6 +13,7 @@ from poscli.config.validate import write_count
 from poscli.drawing.text import listed, named
 from poscli.report.table import Column, words
 from poscli.specs import with_layouts
+from poscli.statistics import Triple
 from poscli.system.text import counted
 
 SLOPES_LEGEND = (
