@@ -75,11 +75,6 @@ class Snippet:
 Writer = Callable[[Wanted, str, str], Snippet]
 
 
-def with_keys(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json with the keys of a snippet put into it."""
-    return {key: value for key, value in {**config, **keys}.items() if value is not None or key not in keys}
-
-
 # ---- transformers
 
 

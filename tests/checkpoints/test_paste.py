@@ -18,7 +18,7 @@ from toys import first
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import load_checked
-from poscli.checkpoints.paste import cropped, snippets, with_keys
+from poscli.checkpoints.paste import cropped, snippets
 from poscli.checkpoints.wanted import fixed
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_encoding
@@ -43,6 +43,11 @@ def config_of(family):
 def saved(config):
     """The same configuration as the installed version of transformers writes it."""
     return json.loads(transformers.AutoConfig.for_model(**config).to_json_string())
+
+
+def with_keys(config, keys):
+    """A config.json with the keys of a snippet put into it; those that are None are taken out."""
+    return {key: value for key, value in {**config, **keys}.items() if value is not None or key not in keys}
 
 
 def spec_with(config, target):
