@@ -22,6 +22,7 @@ from poscli.statistics import FEWEST_SEEDS
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
 Curve = Sequence[tuple[int, float]]  # tokens seen, and the training loss in nats per token
 SMOOTHED = 20  # a training loss is averaged over this part of the rows of its log
+NAMED = 6  # encodings in a sentence about the age of results
 FARTHEST = 10  # times the tokens seen; an extrapolation beyond that is not told
 CERTAIN = 2.0  # standard errors by which a slope must lie below zero
 
@@ -99,7 +100,7 @@ def age_note(rows: pd.DataFrame) -> list[str]:
                 engines.append(name)
 
     def whose(part: list[str]) -> str:
-        return "all" if len(part) == len(names) > 1 else listed(part, 6)
+        return "all" if len(part) == len(names) > 1 else listed(part, NAMED)
 
     reasons = [
         (unknown, "made before results said by which code"),

@@ -56,7 +56,7 @@ class Tuning:
         """The result, if it was written before. CorruptError if the file is not what `find` writes."""
         if not self.file.exists():
             return None
-        cure = "delete it and run `poscli tune` again"
+        cure = "delete it, and repeat the command, which makes it again"
         found = read_object(self.file, cure)
         if not isinstance(best := found.get("best"), dict) or set(best) != set(self.rates):
             raise CorruptError(f"{self.file} does not say which {' and '.join(self.rates)} is best; {cure}")
@@ -108,7 +108,9 @@ class Tuning:
 def rows_of_trial(run: Run, text: Task, device: torch.device) -> pd.DataFrame:
     """The rows of the evaluation of a trial at L on the text for tuning; PoscliError if its training lacked memory."""
     if (status := run.status())["state"] == "oom":
-        raise PoscliError(f"a trial lacked memory, {run.id}: {status['message']}; or free memory, and tune again")
+        raise PoscliError(
+            f"a trial lacked memory, {run.id}: {status['message']}; or free memory, and repeat the command"
+        )
     # Named as another corpus, so that its tables never pass for those of the scored documents.
     split = OtherCorpus(spec=f"{text.corpus}, for tuning", fingerprint=text.fingerprint)
     scored = evaluated_as(run, run.config.encoding, other_corpus=split)
