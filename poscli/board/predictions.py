@@ -66,7 +66,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Miss:
-    """A prediction that did not hold: of a pair or of a change in bits per token, of a failure in multiples of L."""
+    """A prediction that did not hold, and what was found instead.
+
+    Both are differences of losses in bits per token, or multiples of L for the length from which on an encoding fails.
+    """
 
     text: str
     what: str

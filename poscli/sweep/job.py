@@ -167,7 +167,8 @@ def trials_of(tunings: Sequence[Tuning], device: str, *, anew: bool = False) -> 
 def jobs_of(suite: Suite, device: str, runs: Path, *, to_plan: bool = False) -> list[Job]:
     """The jobs of a suite, without repetitions; UsageError or DataError if any of them cannot be done.
 
-    The trials of tuned recipes must be made; with `to_plan` they need not be, and a job may only say what it costs.
+    PoscliError if trials of a tuned recipe are missing. With `to_plan`, the jobs that wait for them have other learning
+    rates than they will have: they say what the suite costs, and must not be done.
     """
     if len(names := sorted({part.train.tokenizer for part in suite.parts()})) > 1:
         raise UsageError(

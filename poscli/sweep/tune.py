@@ -148,8 +148,8 @@ def tuning_of(config: RunConfig, setup: TrainingSetup, out: Path) -> Tuning:
 def tuned_configs(setup: TrainingSetup, out: Path, *, to_plan: bool) -> tuple[RunConfig, ...]:
     """The runs of a setup with the recipes that tunings found, whose results are in the folder `out`.
 
-    Where a tuning has no result yet, a run with the rates of the setup stands for it if it is only `to_plan`, because
-    it costs the same; otherwise PoscliError.
+    PoscliError if a tuning has no result yet. With `to_plan`, such a run keeps the rates of the setup: it costs the
+    same, and must not be trained.
     """
     configs = []
     for config in setup.configs:
