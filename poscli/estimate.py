@@ -86,6 +86,7 @@ class PlannedJob:
 
     run_id: str
     encoding: str
+    corpus: str
     seed: int
     parameters: int
     steps: int
@@ -156,6 +157,7 @@ def planned_training(config: RunConfig, task: Task, runs: Path, device: torch.de
     job = PlannedJob(
         run_id=run_id,
         encoding=config.encoding + config.recipe_mark,
+        corpus=config.corpus,
         seed=config.seed,
         parameters=run_parameters(config, task.vocab),
         steps=config.steps,
@@ -196,6 +198,7 @@ def planned_evaluation(
     job = PlannedJob(
         run_id=run.id if run else config.run_id(task.fingerprint),
         encoding=run.label if run else config.encoding,
+        corpus=run.corpus if run else config.corpus,
         seed=config.seed,
         parameters=run_parameters(config, task.vocab),
         steps=config.steps,

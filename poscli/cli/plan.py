@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -42,22 +42,31 @@ def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
 
 
 def show(jobs: list[PlannedJob], as_json: bool, crew: Crew | None = None) -> None:
-    """Print the jobs, and how long a crew takes for all of them, by default this process, as a table or as JSON."""
+    """Print the jobs, and how long a crew takes for all of them, by default this process, as a table or as JSON.
+
+    In the table, runs that differ in nothing that it shows share a row, which has the time of all of them.
+    """
     from poscli.specs import with_layouts
     from poscli.sweep.crew import Crew
 
     crew = crew or Crew()
     workers, total = crew.count, crew.seconds_for(jobs)
     content = {"jobs": [asdict(job) for job in jobs], "workers": workers, "seconds": total}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("encoding", "seed", "parameters", "steps", "done", "memory", "time"):
-        table.add_column(name, justify="left" if name in ("encoding", "done") else "right")
+    several = len({job.corpus for job in jobs}) > 1
+    names = ("encoding", *["corpus"] * several, "done", "parameters", "steps", "memory")
+    alike: dict[tuple[str, ...], list[float]] = {}  # the times of the runs of a row
     for job in jobs:
-        name = with_layouts(job.encoding)
-        values: tuple[Any, ...] = (name, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
-        table.add_row(*(Text(str(value)) for value in (*values, f"{job.memory_gib:.1f} GiB", duration(job.seconds))))
+        sizes = (f"{job.parameters:,}", f"{job.steps:,}", f"{job.memory_gib:.1f} GiB")
+        row = (with_layouts(job.encoding), *[job.corpus] * several, job.done, *sizes)
+        alike.setdefault(row, []).append(job.seconds)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in (*names, "runs", "time"):
+        table.add_column(name, justify="left" if name in ("encoding", "corpus", "done") else "right")
+    for row, times in alike.items():
+        table.add_row(*map(Text, (*row, f"{len(times):,}", duration(sum(times)))))
     table.add_section()
-    table.add_row("total" if workers == 1 else f"{workers} workers", "", "", "", "", "", duration(total))
+    by = "total" if workers == 1 else f"{workers} workers"
+    table.add_row(by, *[""] * (len(names) - 1), f"{len(jobs):,}", duration(total))
     emit(as_json, content, lambda: out().print(table))
     note("nothing is written in a dry run; times are rough, and measured where they exceed a minute")
 
