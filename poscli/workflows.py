@@ -233,12 +233,11 @@ def report(
     `site` is a folder for a page per corpus and encoding. `title`, `description`, `claims` and `failures`, the
     runs that have no results, each with the reason, are those of a suite. The files include those of the site.
     """
-    from poscli.report import About, build_report, trained_runs, trained_tokens, write_site
+    from poscli.report import About, build_report, trained_runs, write_site
     from poscli.report.ceilings import ngram_gains
     from poscli.report.documents import explanations
 
     left_out = [*failures, *(f"{run}: {why}" for run, why in tables.left_out.items())]
-    trained = trained_runs(runs)
     written = build_report(
         tables.rows,
         tables.positions,
@@ -253,8 +252,7 @@ def report(
         ),
         mix=mix,
         baseline=baseline,
-        trained=trained_tokens(runs),
-        runs=trained,
+        runs=trained_runs(runs),
         formats=formats,
         ngrams=ngram_gains(runs.parent / "corpus"),
     )

@@ -18,7 +18,7 @@ from poscli.drawing.text import number
 from poscli.equation import Encoding
 from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.report import Report, collect, trained_tokens
+from poscli.report import Report, collect, trained_runs
 from poscli.report.collect import refuse_damaged
 from poscli.report.comparison import compare_named
 from poscli.report.folder import known_formats
@@ -250,9 +250,10 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     """
     tables = collect(Path(out) / "runs", task_columns())
     refuse_several_tokenizers(tables.rows, mix=mix)
-    trained = trained_tokens(Path(out) / "runs")
-    groups = split(tables.rows, tables.positions, tables.details, mix=mix, trained=trained)
-    return join([without_perplexities(summarize(group.rows, mix=True)) for group in groups])
+    trained = trained_runs(Path(out) / "runs")
+    groups = split(tables.rows, tables.positions, tables.details, mix=mix, runs=trained)
+    summaries = [summarize(group.rows, mix=True, found=group.behind) for group in groups]
+    return join([without_perplexities(each) for each in summaries])
 
 
 @checked

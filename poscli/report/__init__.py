@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from poscli.report.build import build_report
-from poscli.report.collect import collect, trained_runs, trained_tokens
+from poscli.report.collect import collect, trained_runs
 from poscli.report.data import About, Picture, Report, Section
 from poscli.report.page.site import write_site
 from poscli.report.summary import records, summarize
 
 __all__ = [
     "About", "Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_runs",
-    "trained_tokens", "write_site",
+    "write_site",
 ]  # fmt: skip

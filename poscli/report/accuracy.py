@@ -200,7 +200,8 @@ def learned_after(rows: pd.DataFrame, runs: Mapping[str, Trained], summary: pd.D
         ends = [dict.fromkeys(said(end(of_name(steps, name))) for end in (min, max)) for name in names]
         columns.append(Column("median", tuple(said(middle[name]) for name in names)))
         columns.append(Column("range", tuple(map(" to ".join, ends))))
-    tokens = {key: at * trained[key].tokens / trained[key].learned[-1][0] for key, at in steps.items()}
+    seen = {key: run.learned[-1] for key, run in trained.items()}
+    tokens = {key: at * seen[key][1] / seen[key][0] for key, at in steps.items()}
     columns.append(Column("tokens", tuple(said(median(of_name(tokens, name))) for name in names)))
     solved = sorted((name for name in names if middle[name] < math.inf), key=lambda name: middle[name])
     never = [name for name in names if middle[name] == math.inf]

@@ -38,7 +38,6 @@ def build_report(
     details: Mapping[str, pd.DataFrame] | None = None,
     mix: bool = False,
     baseline: str = "",
-    trained: Mapping[str, int] | None = None,
     runs: Mapping[str, Trained] | None = None,
     about: About | None = None,
     formats: Sequence[str] = (),
@@ -49,18 +48,16 @@ def build_report(
     Each corpus and training length has its own section; `mix` puts corpora into one. Runs of several tokenizers are a
     UsageError without `mix`, and with it they are compared in bits per byte. `details` are the tables beside rows and
     positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are compared with;
-    UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget to footnotes;
-    `runs` (from `trained_runs`) adds the cost of training and the commands to report.html. `about` is what the rows
-    cannot tell, such as a title and claims. `formats` are those of pictures beside PNG: svg, pdf. `ngrams` (from
-    `ngram_gains`) are sentences for texts, by fingerprint and training length. Files of an earlier report in
-    the folder that are not written again are removed. All pictures are drawn before the first file is written, so that
-    an error leaves the earlier report as it was.
+    UsageError if there is none of that name. `runs` (from `trained_runs`) adds the training budget to footnotes, and
+    the cost of training and the commands to report.html. `about` is what the rows cannot tell, such as a title and
+    claims. `formats` are those of pictures beside PNG: svg, pdf. `ngrams` (from `ngram_gains`) are sentences for texts,
+    by fingerprint and training length. Files of an earlier report in the folder that are not written again are removed.
+    All pictures are drawn before the first file is written, so that an error leaves the earlier report as it was.
     """
     _refuse(rows, mix=mix)
     out, about, contents = Path(out), about or About(), dict[str, bytes]()
     tables = {name: shown_table(table) for name, table in (details or {}).items()}
-    recipes = {run: each.config.recipe.model_dump() for run, each in (runs or {}).items() if each.tokens}
-    groups = split(shown_table(rows), shown_table(positions), tables, mix=mix, trained=trained, recipes=recipes)
+    groups = split(shown_table(rows), shown_table(positions), tables, mix=mix, runs=runs)
     names = sorted({str(name) for group in groups for name in group.rows["encoding"]})
     baseline = as_written(shown(baseline), names)
     if baseline and baseline not in names:
@@ -69,7 +66,7 @@ def build_report(
     for group, claims in zip(groups, claims_of_groups(about.claims, groups), strict=True):
         longer = [other for other in groups if is_ceiling(other, group, known)]
         ngram = (ngrams or {}).get((group.text[0][0], group.train_length), "") if len(group.text[0]) == 1 else ""
-        section = section_of(group, trained or {}, known, baseline, longer, ngram)
+        section = section_of(group, known, baseline, longer, ngram)
         if told := claims_replicated(claims, section):
             section = replace(section, analyses=(told, *section.analyses))
         pictures = draw_pictures(section, formats)

@@ -17,6 +17,7 @@ import pandas as pd
 from poscli.drawing.style import MAX_COLORED_LINES
 from poscli.drawing.text import distinct, listed, named, number, signed
 from poscli.report import accuracy
+from poscli.report.collect import Trained
 from poscli.report.data import Figure, Line, MissingResults
 from poscli.report.groups import Group, the_model
 from poscli.report.origin import bits_per, footnote, unit_of
@@ -73,10 +74,10 @@ class Charts:
         group: Group,
         summary: pd.DataFrame,
         measured: Mapping[tuple[str, str], Sequence[Point]],
-        trained: Mapping[str, int],
+        runs: Mapping[str, Trained],
     ) -> None:
-        """`trained` are the tokens that runs were trained on, by run id."""
-        self.rows, self.group, self.summary, self.trained = group.rows, group, summary, trained
+        """`runs` is what is known of the trainings, by run id."""
+        self.rows, self.group, self.summary, self.runs = group.rows, group, summary, runs
         self.model = the_model(map(str, summary["encoding"]))
         self.measured: dict[tuple[str, str], list[Point]] = {}
         for key, points in measured.items():
@@ -101,7 +102,7 @@ class Charts:
 
     def origin(self, protocol: str) -> str:
         """The footnote of numbers under a protocol."""
-        return footnote(self.rows, protocol, self.trained, self.model)
+        return footnote(self.rows, protocol, self.runs, self.model)
 
     def all(self) -> tuple[list[Figure], list[str]]:
         """The figures for which there are numbers, and notes that say why others are missing."""

@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,17 +86,6 @@ def refuse_damaged(tables: Tables, *names: str) -> None:
             raise CorruptError(damaged[0])
 
 
-def trained_tokens(runs: Path) -> dict[str, int]:
-    """The number of tokens that each run in a folder was trained on, by run id; without those that are damaged."""
-    tokens: dict[str, int] = {}
-    for run in opened_runs(Path(runs))[0]:
-        with suppress(CorruptError):
-            if len(log := training_log(run)):
-                ids = [run.id, *(part.id for part in evaluated_parts(run))]
-                tokens |= dict.fromkeys(ids, int(log["tokens"].max()))
-    return tokens
-
-
 @dataclass(frozen=True)
 class Trained:
     """One evaluated run: its configuration, the settings of its evaluation, and what its training took."""
@@ -107,7 +95,7 @@ class Trained:
     trained_as: str = ""  # in a post-hoc evaluation, the encoding that the model was trained with
     recalibration: Recalibration | None = None
     on: str = ""  # the corpus that was scored, where that is not the one of the training
-    tokens: int = 0  # of training; 0 for a checkpoint
+    tokens: int = 0  # of training, as planned; 0 for a checkpoint
     seconds: float = float("nan")  # of training
     training: str = ""  # the run that was trained: evaluations under other encodings have the same one
     machine: str = ""  # on which it was trained
@@ -125,9 +113,12 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
         except CorruptError:
             continue
         made: dict[str, Any] = {"training": home.id, "machine": str(home.env.get("machine", ""))}
+        # Not those of the log: a training that failed ended early, and is a seed of its encoding all the same.
+        if (config := home.config).checkpoint is None:
+            made["tokens"] = config.steps * config.batch * config.length
         if len(log):
             curve = tuple(zip(map(int, log["tokens"]), map(float, log["nll"]), strict=True))
-            made |= {"tokens": int(log["tokens"].max()), "seconds": training_seconds(log), "curve": curve}
+            made |= {"seconds": training_seconds(log), "curve": curve}
             if "accuracy" in log:
                 asked = log[["step", "tokens", "accuracy"]].dropna().itertuples(index=False)
                 made["learned"] = tuple((int(step), int(tokens), float(share)) for step, tokens, share in asked)

@@ -18,6 +18,7 @@ import pandas as pd
 
 from poscli.drawing.text import amount, listed
 from poscli.report.accuracy import by_length, by_place, with_ends
+from poscli.report.collect import Trained
 from poscli.report.gate import Behind, behind
 from poscli.report.origin import corpus_names, trained_on
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
@@ -76,13 +77,12 @@ def split(
     details: Details | None = None,
     *,
     mix: bool = False,
-    trained: Mapping[str, int] | None = None,
-    recipes: Mapping[str, Mapping[str, Any]] | None = None,
+    runs: Mapping[str, Trained] | None = None,
 ) -> list[Group]:
     """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths.
 
-    `trained` are the tokens that runs were trained on, by id (`trained_tokens`), and `recipes` the values of their
-    recipes: those that differ are named apart. All texts of the groups are `printable`, whatever the files said.
+    Of `runs` (from `trained_runs`), those that differ in the tokens of their training or in their recipe are named
+    apart. All texts of the groups are `printable`, whatever the files said.
     """
     named = rows["trained_on"].astype(object) if "trained_on" in rows else pd.Series("", rows.index)
     rows = rows.assign(trained_on=named.where(named.notna(), ""))
@@ -98,7 +98,7 @@ def split(
 
     groups = []
     for part, slug in zip(parts, _slugs(parts), strict=True):
-        labels, notes = name_runs(part, trained or {}, recipes or {})
+        labels, notes = name_runs(part, runs or {})
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
         rows_of_group = per_byte(scored) if units is None else with_intervals(per_byte(scored), units)
@@ -130,13 +130,11 @@ def _printable(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table[name].map(printable_line) for name in texts})
 
 
-def name_runs(
-    rows: pd.DataFrame, trained: Mapping[str, int], recipes: Mapping[str, Mapping[str, Any]]
-) -> tuple[pd.Series, list[str]]:
+def name_runs(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> tuple[pd.Series, list[str]]:
     """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how.
 
-    An encoding that is a layout is called by the layout's name, and a note gives its spec. `trained` are the tokens of
-    training, and `recipes` the values of the recipe, by run id.
+    An encoding that is a layout is called by the layout's name, and a note gives its spec. `trained` is what is known
+    of the trainings, by run id.
     """
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
     runs = rows.groupby("run_id").agg(kept | ({"tokenizer": "first"} if is_per_byte(rows) else {}))
@@ -145,7 +143,7 @@ def name_runs(
     if is_per_byte(rows):
         labels = labels + " [" + runs["tokenizer"].map(tokenizer_spec) + "]"
         runs["encoding"] = labels
-    runs["trained"] = runs.index.map(lambda run: trained.get(run, 0))
+    runs["trained"] = [trained[run].tokens if run in trained else 0 for run in runs.index]
     for column, tell in (
         ("fingerprint", lambda mark: str(mark)[:6]),
         ("parameters", lambda count: amount(count)),
@@ -153,6 +151,7 @@ def name_runs(
     ):
         several = runs.groupby("encoding")[column].transform("nunique") > 1
         labels = labels.where(~several, labels + " [" + runs[column].map(tell) + "]")
+    recipes = {run: each.config.recipe.model_dump() for run, each in trained.items() if each.tokens}
     told_apart = _differing(runs["encoding"], recipes)
     labels = labels.where(told_apart == "", labels + " [" + told_apart + "]")
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from poscli.data import loss_unit
 from poscli.drawing.text import distinct, listed, low_to_high
+from poscli.report.collect import Trained
 from poscli.report.pooling import scored_tokens, windows_in_bytes
 from poscli.runs.schema import FULL
 from poscli.system.text import counted
@@ -16,14 +17,14 @@ UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the
 OF_EPISODES = "answer"  # the protocol
 
 
-def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], model: str) -> str:
-    """How the numbers of one protocol were made, as a footnote; `trained` maps run ids to tokens of training.
+def footnote(rows: pd.DataFrame, protocol: str, runs: Mapping[str, Trained], model: str) -> str:
+    """How the numbers of one protocol were made, as a footnote; `runs` is what is known of the trainings.
 
     If all rows are of one model that is read under several encodings, `model` is its name; otherwise it is empty.
     """
     chosen = rows[rows["protocol"] == protocol]
     scored = chosen[chosen["status"] == "ok"]
-    budget = _budget(rows, trained)
+    budget = _budget(rows, runs)
     stride = low_to_high(set(scored_at_the_end(chosen)["stride"]))
     parts = [
         f"Corpus {corpus_names(rows)}",
@@ -39,7 +40,7 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], mode
     return "; ".join(filter(None, parts)) + "."
 
 
-def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str]]:
+def facts(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> list[tuple[str, str]]:
     """How the numbers of a section were made, as (fact, value); facts without a value are left out."""
     scored, strided = rows[rows["status"] == "ok"], scored_at_the_end(rows)
     per_protocol = "; ".join(
@@ -53,7 +54,7 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
         "Tokenizer": _list(rows["tokenizer"]) if "tokenizer" in rows else "",
         "Training length L": _list(rows["train_length"]),
         "Bytes in a window": windows_in_bytes(rows),
-        "Trained on": " of ".join(filter(None, [_budget(rows, trained), trained_on(rows)])),
+        "Trained on": " of ".join(filter(None, [_budget(rows, runs), trained_on(rows)])),
         "Lengths evaluated": _list(rows["length"]),
         "Tokens scored per length": per_protocol,
         f"Tokens scored per window ({protocols})": _list(strided["stride"]),
@@ -142,8 +143,8 @@ def seed_counts(rows: pd.DataFrame) -> str:
     return f"{low_to_high(counts)} seed{'' if counts == {1} else 's'}"
 
 
-def _budget(rows: pd.DataFrame, trained: Mapping[str, int]) -> str:
-    counts = {trained[run] for run in set(rows["run_id"]) if run in trained}
+def _budget(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> str:
+    counts = {runs[run].tokens for run in set(rows["run_id"]) if run in runs} - {0}  # which checkpoints have
     return f"{low_to_high(counts)} tokens" if counts else ""
 
 

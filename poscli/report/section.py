@@ -93,7 +93,6 @@ class Order:
 
 def section_of(
     group: Group,
-    trained: Mapping[str, int],
     runs: Mapping[str, Trained],
     baseline: str,
     longer: Sequence[Group],
@@ -101,9 +100,9 @@ def section_of(
 ) -> Section:
     """The section of a group of rows.
 
-    `trained` are the tokens that runs were trained on, and `runs` is what else is known about them, by run id. All
-    other encodings are compared with `baseline`. `longer` are groups of the same text whose models were trained at
-    longer lengths. `ngram` is a sentence about what an n-gram with a cache wins on the text.
+    `runs` is what is known of the trainings, by run id. All other encodings are compared with `baseline`. `longer` are
+    groups of the same text whose models were trained at longer lengths. `ngram` is a sentence about what an n-gram with
+    a cache wins on the text.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
     summary = summarize(rows, mix=True, found=group.behind)  # corpora that must stay apart are different groups already
@@ -120,7 +119,7 @@ def section_of(
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
     ceilings = ceilings_of(group, longer, summary)
     use = use_of_ceilings(ceilings, summary, bits_per(rows), ngram)
-    drawn, missing = Charts(group, summary, measured, trained).all()
+    drawn, missing = Charts(group, summary, measured, runs).all()
     return Section(
         title=group.title,
         slug=group.slug,
@@ -148,7 +147,7 @@ def section_of(
         ceilings=ceilings,
         use=use,
         harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
-        facts=tuple(facts(rows, trained)),
+        facts=tuple(facts(rows, runs)),
         made=_made(rows, runs),
         made_of={str(name): _made(part, runs) for name, part in rows.groupby("encoding")},
         analyses=(
@@ -251,7 +250,7 @@ def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Tra
 def _made(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> tuple[Fact, ...]:
     """How these rows were made: first the results, then the models."""
     models = [runs[run] for run in dict.fromkeys(rows["run_id"]) if run in runs]
-    return (*facts(rows, {run: each.tokens for run, each in runs.items()}), *configurations(models))
+    return (*facts(rows, runs), *configurations(models))
 
 
 def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Headline) -> Accuracies | None:

@@ -13,7 +13,9 @@ import pytest
 from fake_pages import failed_once, fake_tables
 from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results
 
+from poscli.config.run import Recipe, RunConfig
 from poscli.report import Report, build, build_report, folder, summarize
+from poscli.report.collect import Trained
 from poscli.report.folder import write_folder
 from poscli.report.groups import split
 from poscli.report.pooling import SEED_COLUMNS, headline, points_of, pool, untrained
@@ -348,8 +350,9 @@ def test_several_tokenizers_are_mixed_in_bits_per_byte_only(tmp_path: Path) -> N
 def test_runs_that_differ_in_a_rate_are_called_by_it_and_joined_over_seeds() -> None:
     rows, positions = results({"alibi": BEHAVIOUR["alibi"], "rope": BEHAVIOUR["rope"]}, seeds=(0, 1, 2))
     again = rows[rows["encoding"] == "rope"].assign(run_id=lambda table: table["run_id"] + "x")
-    recipes = {str(run): {"matrix_lr": 0.02, "encoding_lr": 0.05} for run in rows["run_id"]}
-    recipes |= {str(run): {"matrix_lr": 0.02, "encoding_lr": 0.003} for run in again["run_id"]}
-    (group,) = split(pd.concat([rows, again], ignore_index=True), positions, recipes=recipes)
+    rates = dict.fromkeys(rows["run_id"], 0.05) | dict.fromkeys(again["run_id"], 0.003)
+    configs = {run: RunConfig(encoding="rope", recipe=Recipe(encoding_lr=rate)) for run, rate in rates.items()}
+    runs = {run: Trained(config, {}, tokens=1000) for run, config in configs.items()}
+    (group,) = split(pd.concat([rows, again], ignore_index=True), positions, runs=runs)
     seeds = group.rows.groupby("encoding")["seed"].nunique().to_dict()
     assert seeds == {"alibi": 3, "rope [encoding_lr=0.003]": 3, "rope [encoding_lr=0.05]": 3}

@@ -16,10 +16,12 @@ from fake_results import BEHAVIOUR, of_two_tokenizers, results, units_of
 from lines import bare_table, outcome, outline, printed, sections
 from torture.reports import undrawn
 
+from poscli.config.run import RunConfig
 from poscli.drawing.page import Page
 from poscli.report import About, build_report, terminal
 from poscli.report.build import for_spreadsheets
 from poscli.report.caveats import caveats
+from poscli.report.collect import Trained
 from poscli.report.comparison import compare_named
 from poscli.report.groups import split
 from poscli.report.page.site import site_pages
@@ -50,7 +52,8 @@ def test_names_and_titles_of_sections(snapshot: Say) -> None:
     short = few("alibi").assign(run_id="short-1", train_length=128, ratio=lambda own: own["length"] / 128)
     hostile = plain.assign(encoding=plain["encoding"] + "\x1b[31m\n", corpus="a\tb", fingerprint="<b>")
     known = pd.concat([plain, larger, again, books, twin, signs, short, hostile])["run_id"]
-    trained = dict.fromkeys(longer["run_id"], 4000) | dict.fromkeys(known, 9000)
+    budgets = dict.fromkeys(longer["run_id"], 4000) | dict.fromkeys(known, 9000)
+    runs = {run: Trained(RunConfig(encoding="rope"), {}, tokens=budget) for run, budget in budgets.items()}
     cases: dict[str, tuple[list[pd.DataFrame], bool]] = {
         "plain": ([plain], False),
         "sizes": ([plain, larger], False),
@@ -64,7 +67,7 @@ def test_names_and_titles_of_sections(snapshot: Say) -> None:
     said = {}
     for name, (tables, mix) in cases.items():
         lines = []
-        for group in split(pd.concat(tables, ignore_index=True), NOTHING, mix=mix, trained=trained):
+        for group in split(pd.concat(tables, ignore_index=True), NOTHING, mix=mix, runs=runs):
             labels = group.rows.drop_duplicates("run_id")[["run_id", "encoding"]]
             lines += [f"{group.title!r} {group.slug!r}", *group.notes, bare_table(labels.itertuples(index=False))]
         said[name] = "\n".join(lines)
