@@ -250,7 +250,9 @@ def shown(text: str) -> str:
 
     Any result names the same file as before to a command that is run in the current folder.
     """
-    text = text.replace(f"{Path.cwd()}/", "") if Path.cwd() != Path("/") else text
+    # What stands before decides whether a path begins there: /tmp is also in the middle of /var/tmp.
+    here = str(Path.cwd())
+    text = re.sub(rf"(?<![\w.~-]){re.escape(here)}/", "", text) if here != "/" else text
     home = os.path.expanduser("~")  # noqa: PTH111 - unlike Path.home, it does not fail where there is none
     text = re.sub(rf"(?<![\w.~-]){re.escape(home)}/", "~/", text) if len(home) > 1 else text
     pattern = WHOLE if not FILE.search(text) else FILE

@@ -69,5 +69,7 @@ def test_the_command_of_a_report_names_the_same_file(places: dict[str, Path]) ->
         assert Path(word.removeprefix("text:")).expanduser().resolve() == path.resolve()
         spec = shown(f"rope+urpe(base={places['project']}/toy.py:Own)|none")
         assert spec == "rope+urpe(base=toy.py:Own)|none"
+    inside = f"text:/var{places['project']}/a.txt"  # a path in whose middle the current folder stands
+    assert Path(shown(inside).removeprefix("text:")).resolve() == Path(f"/var{places['project']}/a.txt").resolve()
     for text in ("hf:ORG/NAME@main", "https://x.org/a", "1/2 of 3 / 4", "alibi", "as/none"):
         assert shown(text) == text
