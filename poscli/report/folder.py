@@ -44,15 +44,14 @@ Hashes = dict[str, list[str]]  # name of a file -> the SHA-256 of every content 
 def write_folder(folder: Path, contents: Mapping[str, bytes], kind: FolderKind = REPORT) -> None:
     """Write the files of a report, its page among them, and remove those that only an earlier report had.
 
-    While files of two reports lie side by side, the page says so. Raises PoscliError, and UsageError if the page would
-    replace a file that poscli did not write: then there is no list beside it.
+    While files of two reports lie side by side, the page says so. Raises PoscliError, and UsageError before anything is
+    written if one of the files would replace one that poscli did not write: then the list beside it does not name it.
     """
-    if (folder / kind.page).exists() and not (folder / kind.list).exists():
-        raise UsageError(
-            f"{folder / kind.page} was not written by poscli, which would replace it: choose another folder, or move it"
-        )
-    remove_temporaries(folder)  # of a report whose process was killed
     old = _listed(folder, kind)
+    for name in contents:
+        if (folder / name).exists() and name not in old:
+            raise _foreign(folder / name)
+    remove_temporaries(folder)  # of a report whose process was killed
     new = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
     _list(folder / kind.list, {name: sorted({*old.get(name, []), *new.get(name, [])}) for name in {**old, **new}})
     write_atomic(folder / kind.page, kind.unfinished)
@@ -70,15 +69,18 @@ def _list(path: Path, hashes: Hashes) -> None:
 
 
 def _listed(folder: Path, kind: FolderKind) -> Hashes:
-    """The files of the report that was in the folder before; none if there is no list, or one that is damaged."""
+    """The files of the report that was in the folder before; UsageError if their list cannot be one of poscli's."""
     try:
         hashes = json.loads((folder / kind.list).read_text(encoding="utf-8"))
         return {name: [str(mark) for mark in marks] for name, marks in hashes.items() if kind.names.fullmatch(name)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        note(f"{folder / kind.list} is damaged: files of earlier reports may stay in that folder")
-        return {}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise _foreign(folder / kind.list) from error
+
+
+def _foreign(path: Path) -> UsageError:
+    return UsageError(f"{path} was not written by poscli, which would replace it: choose another folder, or move it")
 
 
 def _remove(path: Path, hashes: list[str]) -> None:

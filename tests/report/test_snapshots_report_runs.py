@@ -282,13 +282,15 @@ def test_the_folder_of_a_report(tmp_path: Path, snapshot: Say, capsys: pytest.Ca
     write("second", "report.md", "summary.csv")
     write("third", "report.md", "gain.png", "recall.pdf")
     write("changed", "report.md", before=lambda folder: (folder / "gain.png").write_text("mine"))
-    write("damaged", "report.md", before=lambda folder: (folder / "files.json").write_text("{"))
+    write("damaged", "report.md", before=lambda folder: (folder / "files.json").write_text("[]"))
     write(
         "strange",
         "report.md",
-        before=lambda folder: (folder / "files.json").write_text('{"../a": ["x"], "gain.png": 1}'),
+        before=lambda folder: (folder / "files.json").write_text('{"../a": ["x"], "report.md": [], "gain.png": []}'),
     )
     (tmp_path / "other").mkdir()
     write("of the user", "report.md", before=lambda folder: (folder / "report.md").write_text("mine"), folder="other")
+    (tmp_path / "own").mkdir()
+    write("no page", "report.md", "gain.png", before=lambda own: (own / "gain.png").write_text("mine"), folder="own")
     said["unfinished"] = UNFINISHED
     snapshot(re.sub(r"[0-9a-f]{64}", "SHA", sections(said)))
