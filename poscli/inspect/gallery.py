@@ -21,7 +21,7 @@ from poscli.drawing.style import FAINT, INK, QUIET
 from poscli.drawing.text import drawable
 from poscli.encodings import get, missing, names
 from poscli.inspect.numbers import Missing
-from poscli.inspect.session import explained, fresh_group, write_sheet
+from poscli.inspect.session import drawn_size, explained, fresh_group, write_sheet
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.subject import RANDOM
 from poscli.inspect.views import Inspected, all_views, measure_views
@@ -92,7 +92,11 @@ class Gallery:
 
 
 def draw_gallery(settings: InspectSettings, folder: Path) -> Gallery:
-    """Draw every registered encoding into a folder; one that cannot be built is listed with the reason."""
+    """Draw every registered encoding into a folder; one that cannot be built is listed with the reason.
+
+    UsageError before anything is drawn for settings that are wrong for all of them.
+    """
+    drawn_size(settings)
     known, entries, files = names(), [], []
     with Meter("inspect", len(known)) as progress:
         for name in known:

@@ -65,9 +65,14 @@ class SubjectGroup:
 
 def fresh_group(spec: str, settings: InspectSettings) -> SubjectGroup:
     """The subjects of a spec at its initial weights; UsageError if it cannot be built for this shape."""
-    config = model_config(settings.preset, settings.model)
-    max_len = _longest_drawn(settings, settings.length, config)
+    config, max_len = drawn_size(settings)
     return SubjectGroup(fresh_subjects(spec, config, settings.length, max_len, settings.seed), config)
+
+
+def drawn_size(settings: InspectSettings) -> tuple[ModelConfig, int]:
+    """The shape of the model that specs are drawn in, and the longest window; UsageError for wrong settings."""
+    config = model_config(settings.preset, settings.model)
+    return config, _longest_drawn(settings, settings.length, config)
 
 
 def trained_group(id_: str, runs: Path, settings: InspectSettings) -> SubjectGroup:

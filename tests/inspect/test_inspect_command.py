@@ -102,6 +102,18 @@ def test_an_encoding_that_is_not_installed_fails_no_gallery() -> None:
     assert {each["name"]: each["unavailable"] for each in result.json["encodings"]} == {"absent": why, "none": ""}
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--preset", "nosuch"), "there is no preset 'nosuch'"),
+        (("--length", 64, "--max-len", 32), "--max-len 32 is less than the training length 64"),
+    ],
+)
+def test_what_no_encoding_can_be_drawn_with_is_refused_before_the_gallery(options, why, here: Path) -> None:
+    assert_refused(("inspect", "--all", *options, "--to", "gallery"), 2, (why,))
+    assert not (here / "gallery").exists()
+
+
 def test_pictures_that_do_not_fit_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view holds 12 times the numbers of a window at once, 8 bytes each: 1.5 GiB for a width of 128."""
     monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 2.0**30)
