@@ -154,10 +154,10 @@ def describe_spec(spec: str) -> Described:
 def spec_in_label(label: str) -> str:
     """The spec in the label of an encoding in a report: without the model, the memory and the marks in brackets.
 
-    >>> spec_in_label("rope as yarn(factor=4.0) (recalibrated 200k)"), spec_in_label("none (memory 64) [a1b2c3]")
+    >>> spec_in_label("rope as yarn(factor=4.0) (recalibrated 200k)"), spec_in_label("none (memory 64) [3M] [a1b2c3]")
     ('yarn(factor=4.0)', 'none')
     """
-    return re.sub(r"( \((memory|recalibrated|tuned) .*\))|( \[[^\]]*\])$", "", label).split(AS)[-1].strip()
+    return re.sub(r" \((memory|recalibrated|tuned) .*\)|( \[[^\]]*\])+$", "", label).split(AS)[-1].strip()
 
 
 @dataclass(frozen=True)
