@@ -17,9 +17,10 @@ from poscli.drawing.text import signed
 from poscli.report.comparison import as_written
 from poscli.report.data import Analysis, Section
 from poscli.report.groups import Group
-from poscli.report.pooling import ratio_name
+from poscli.report.pooling import ACCURACY, ratio_name
 from poscli.runs.run import AS
 from poscli.statistics import FEWEST_SEEDS, UNKNOWN, Triple
+from poscli.statistics.comparison import Comparison
 from poscli.system.text import counted
 
 REPLICATED, NOT_REPLICATED = "replicated", "not replicated"
@@ -69,31 +70,30 @@ def claims_replicated(claims: Sequence[Claim], section: Section) -> Analysis | N
 def _judge(claim: Claim, section: Section) -> tuple[str, str]:
     """The verdict on a claim, and what was measured."""
     found = [(each, *_check(each, section)) for each in claim.when]
-    granted = {word for each, word, _ in found if each.given}
-    asked = {word for each, word, _ in found if not each.given}
-    counts = {each.name: each.seeds for each in section.encodings}
-    seeds = min(counts.get(meant(label, counts), 0) for label in claim.labels)
+    granted = {word for each, word, _, _ in found if each.given}
+    asked = {word for each, word, _, _ in found if not each.given}
+    seeds = min(count for _, _, _, count in found)
+    told = "; ".join(text for _, _, text, _ in found)
     if NOT_MEASURED in granted | asked:
-        verdict = NOT_MEASURED
-    elif seeds < FEWEST_SEEDS or granted - {HOLDS}:
+        return NOT_MEASURED, told
+    if seeds < FEWEST_SEEDS or granted - {HOLDS}:
         verdict = NOT_SEEN
     elif FAILS in asked:
         verdict = NOT_REPLICATED
     else:
         verdict = NOT_SEEN if OPEN in asked else REPLICATED
-    told = "; ".join(text for _, _, text in found)
     needed = f" (at least {FEWEST_SEEDS} are needed)" if seeds < FEWEST_SEEDS else ""
     return verdict, f"{told}. {counted(seeds, 'seed')}{needed}"
 
 
-def _check(asked: Condition, section: Section) -> tuple[str, str]:
-    """Whether a number meets its bounds, and both in words."""
-    value, low, high = _number(asked, section)
+def _check(asked: Condition, section: Section) -> tuple[str, str, int]:
+    """Whether a number meets its bounds, both in words, and the seeds behind the number."""
+    (value, low, high), seeds = _number(asked, section)
     answered = section.accuracies is not None
     what = "accuracy" if answered else "loss" if asked.over else "context gain"
     of = f"{what} of {asked.of}{f' minus that of {asked.over}' if asked.over else ''} at {ratio_name(asked.at)}"
     if math.isnan(value):
-        return NOT_MEASURED, f"{of}: {NOT_MEASURED}"
+        return NOT_MEASURED, f"{of}: {NOT_MEASURED}", seeds
     above = -math.inf if asked.more is None else asked.more
     below = math.inf if asked.less is None else asked.less
     sign = "" if answered and not asked.over else "+"  # differences have one
@@ -105,11 +105,14 @@ def _check(asked: Condition, section: Section) -> tuple[str, str]:
     why = "taken for granted" if asked.given else "claimed"
     middle, *ends = (signed(each) if sign else f"{each:.3f}" for each in (value, low, high))
     found = f"{middle} [{', '.join(ends)}]{'' if answered else f' {section.bits}'}"
-    return word, f"{of}: {found}; {why} is {' and '.join(bounds)}, which {word}"
+    return word, f"{of}: {found}; {why} is {' and '.join(bounds)}, which {word}", seeds
 
 
-def _number(asked: Condition, section: Section) -> Triple:
-    """The number that a condition asks for, with its 95 % interval; NaN where it was not measured."""
+def _number(asked: Condition, section: Section) -> tuple[Triple, int]:
+    """The number that a condition asks for, with its 95 % interval, and its seeds; NaN where it was not measured.
+
+    Seeds that failed at the length are not behind the number, nor, of a difference, those that only one encoding has.
+    """
     names, length = [each.name for each in section.encodings], round(asked.at * section.train_length)
     name, other = meant(asked.of, names), meant(asked.over, names)
     answers, quoted = section.accuracies, section.headline
@@ -117,9 +120,14 @@ def _number(asked: Condition, section: Section) -> Triple:
         losses = next(each.losses for each in section.protocols if each.name == quoted.perplexity)
         pairs = losses if answers is None else answers.pairs
         found = {} if pairs is None or other not in names else pairs.against(other)
-        return found[name, length].numbers if (name, length) in found else UNKNOWN
+        pair = found.get((name, length), Comparison())
+        return pair.numbers, pair.seeds
     if answers is not None:
-        known = name in names and length in section.lengths
-        return answers.points[names.index(name)][section.lengths.index(length)] if known else UNKNOWN
+        if name not in names or length not in section.lengths:
+            return UNKNOWN, 0
+        row, column = names.index(name), section.lengths.index(length)
+        of_seeds = section.measures[ACCURACY][quoted.perplexity][column][row]
+        return answers.points[row][column], sum(map(math.isfinite, of_seeds))
     points = section.points(quoted.gain)
-    return next((each.gain for each in points if (each.encoding, each.length) == (name, length)), UNKNOWN)
+    ends = (each for each in points if (each.encoding, each.length) == (name, length))
+    return next(((each.gain, each.seeds - each.failed) for each in ends), (UNKNOWN, 0))
