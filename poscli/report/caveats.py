@@ -12,6 +12,7 @@ from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.drawing.text import amount, distinct, listed, low_to_high
 from poscli.report.catalogue import spec_in_label
 from poscli.report.collect import Trained
+from poscli.report.comparison import SPANS
 from poscli.report.origin import items_of, machines
 from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, ratio_name
 from poscli.report.verdicts import NOT_TRAINED, is_failure
@@ -20,6 +21,7 @@ from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
 
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
+OVER_SPANS = "Few documents are long enough: intervals come from spans of text and are too narrow; score more --tokens."
 Curve = Sequence[tuple[int, float]]  # tokens seen, and the training loss in nats per token
 SMOOTHED = 20  # a training loss is averaged over this part of the rows of its log
 NAMED = 6  # encodings in a sentence about the age of results
@@ -49,10 +51,8 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
         notes.append(
             f"Fewer than {FEWEST_SEEDS} seeds for {listed(few)}: intervals leave out the spread between seeds."
         )
-    if (rows[rows["protocol"].isin(quoted)]["resampled"] == "spans").any():  # which are not independent
-        notes.append(
-            "Few documents are long enough: intervals come from spans of text and are too narrow; score more --tokens."
-        )
+    if (rows[rows["protocol"].isin(quoted)]["resampled"] == SPANS).any():  # which are not independent
+        notes.append(OVER_SPANS)
     sizes = summary["parameters"]
     if sizes.max() > MAX_SIZE_RATIO * sizes.min():
         spread = f"{amount(sizes.min())} to {amount(sizes.max())}"

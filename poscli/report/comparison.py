@@ -15,8 +15,10 @@ from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2, Comparison, EncodingLosses, LossTable, corrected, judged
 from poscli.system.errors import UsageError, near
 
+SPANS = "spans"  # what `resampled` is in rows of eval.csv where documents are too few
 COMPARED = [
-    "encoding", "baseline", "length", "ratio", "seeds", "documents", "difference", "low", "high", "p", "p_holm", "word",
+    "encoding", "baseline", "length", "ratio", "seeds", "documents", "resampled", "difference", "low", "high", "p",
+    "p_holm", "word",
 ]  # fmt: skip
 
 
@@ -165,7 +167,8 @@ def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
 def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, table: LossTable, protocol: str) -> pd.DataFrame:
     """One selection of runs compared with another at every length that both have; columns as in COMPARED.
 
-    UsageError if they were evaluated on different text, or not under the protocol, or share no length or no seed.
+    `documents` counts spans of text where `resampled` says so. UsageError if they were evaluated on different text, or
+    not under the protocol, or share no length or no seed.
     """
     ours, theirs = comparable(ours, theirs)
     known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
@@ -186,7 +189,8 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, table: LossTable, pro
     for length, each in zip(lengths, judged(comparisons, more_is_better=losses.more_is_better), strict=True):
         one, two = (part[part["length"] == length] for part in (first, second))
         head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
-        lines.append(head | vars(each))
+        resampled = SPANS if SPANS in {*one["resampled"], *two["resampled"]} else "documents"
+        lines.append(head | {"resampled": resampled} | vars(each))
     return pd.DataFrame(lines)[COMPARED]
 
 

@@ -116,9 +116,9 @@ def summary_table(summary: pd.DataFrame, *, wide: bool, without: Sequence[str]) 
 
 def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str = "bits per byte") -> Table:
     """Differences between two runs or encodings, one line per length: of losses, in `bits`, or of accuracies."""
-    losses = ("loss", bits.replace(" per ", "/"), "documents")
-    score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else losses
     first = table.iloc[0]
+    losses = ("loss", bits.replace(" per ", "/"), first["resampled"])
+    score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else losses
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name, side in (("length", "right"), (f"difference, {unit} [95 %]", "right"), ("p", "right"), ("", "left")):
         shown.add_column(Text(name), justify=side)  # type: ignore[arg-type]

@@ -109,7 +109,9 @@ def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
     comparisons = AllPairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
     train_length = rows["train_length"].iloc[0]
     return pd.DataFrame(
-        {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length} | vars(each)
+        {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length}
+        | {"resampled": "documents"}
+        | vars(each)
         for (name, length), each in comparisons.items()
     )
 

@@ -202,6 +202,7 @@ def test_two_selections_compared(snapshot: Say) -> None:
         "corpora of one beginning": (every, details, "rope", "alibi", {"corpus": "text"}),
         "no such corpus": (every, details, "rope", "alibi", {"corpus": "book"}),
         "other texts": (every, details, "alibi-", "brope-3f22560", {}),
+        "spans": (rows.assign(resampled="spans"), details, "rope", "alibi", {}),
         "texts apart": (every, details, "alibi-3f22560", "brope-3f22560", {}),
         "tokenizers apart": (pd.concat([rows, bpe]), details, "alibi-3f22560", "erope-3f22560", {}),
         "two tokenizers": (pd.concat([rows, bpe]), details, "alibi", "rope", {}),

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cli_runner import cli
 from fake_results import BEHAVIOUR, results, units_of
 from lines import bare_table, outcome, sections
 from oracles.table import MARKS, with_table
@@ -161,14 +162,15 @@ def written_run(runs: Path, encoding: str, seed: int = 0, *, tokens: int = 9000,
     return run
 
 
-def evaluate(run: Run, label: str = "") -> None:
-    """Write an invented evaluation to a run, or to the evaluation of it under another encoding."""
+def evaluate(run: Run, label: str = "", documents: int = 0, **columns: object) -> None:
+    """Write an invented evaluation to a run, or to the evaluation of it under another encoding, with some documents."""
     rows, positions = results({label or run.config.encoding: BEHAVIOUR["rope"]}, train_length=256, lengths=(256, 512))
     rows, positions = (
         each.assign(run_id=run.id, seed=run.config.seed, fingerprint=PRINT) for each in (rows, positions)
     )
+    details = {"units": units_of(rows, documents)} if documents else {}
     with run.locked():
-        write_evaluation(run, Tables(rows, positions), {"max_len": 512})
+        write_evaluation(run, Tables(rows.assign(**columns), positions, details), {"max_len": 512})
 
 
 def test_what_is_read_from_a_folder_of_runs(here: Path, snapshot: Say, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +241,15 @@ def test_a_diverged_seed_is_one_of_its_encoding_and_the_api_says_what_the_report
     assert said == {"none": (3, "uses context"), "alibi": (3, "uses context"), "rope": (3, "diverged")}
     told = api.summary(".")
     assert {row["encoding"]: (row["seeds"], row["verdict"]) for row in told.to_dict("records")} == said
+
+
+def test_a_comparison_over_spans_says_so(here: Path) -> None:
+    for name in ("alibi", "rope"):
+        evaluate(written_run(Path("runs"), name), documents=16, resampled="spans")
+    told = cli("compare", "alibi", "rope", "--out", ".")
+    assert "16 spans" in told.out
+    assert "over spans only" in told.err
+    assert "intervals come from spans of text and are too narrow; score more --tokens" in told.err
 
 
 def test_what_corpora_protocols_and_baselines_are(snapshot: Say) -> None:

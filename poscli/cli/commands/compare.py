@@ -49,8 +49,9 @@ def compare(
     """
     from poscli.cli.commands.report import end
     from poscli.report import collect, records
+    from poscli.report.caveats import OVER_SPANS
     from poscli.report.collect import refuse_damaged
-    from poscli.report.comparison import compare_named, on_corpus, pick
+    from poscli.report.comparison import SPANS, compare_named, on_corpus, pick
     from poscli.report.origin import bits_per
     from poscli.report.terminal import comparison_table
     from poscli.statistics import FEWEST_SEEDS
@@ -61,8 +62,11 @@ def compare(
     table, of_answers = compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)
     bits = bits_per(pick(on_corpus(tables.rows, corpus) if corpus else tables.rows, first))
     emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers, bits=bits)))
+    over_spans = not of_answers and SPANS in set(table["resampled"])
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
-        items = "episodes" if of_answers else "documents"
+        items = "episodes" if of_answers else SPANS if over_spans else "documents"
         words = "one seed says nothing" if seeds == 1 else f"{seeds} seeds say little"
         note(f"{words} about other seeds: intervals and tests are over {items} only")
+    if over_spans:
+        note(OVER_SPANS)
     end(tables)
