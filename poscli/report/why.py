@@ -106,16 +106,21 @@ def _over_seeds(part: pd.DataFrame) -> dict[str, dict]:
     """The rows of one encoding by change, averaged over its seeds; texts are those of the worst seed."""
     worst = part.sort_values("status", key=lambda status: status != "fault", kind="stable").drop_duplicates("change")
     means = part.groupby("change")[["nll", "harm"]].mean()
-    broken = means["harm"].get(WHOLE, math.nan)
+    whole = part[part["change"] == WHOLE].set_index("run_id")["harm"]
+    broken = whole.mean() if whole.mean() >= SMALLEST_HARM else math.nan
     rows = {}
     for row in worst.to_dict("records"):
         nll, harm = (float(value) for value in means.loc[row["change"]])
-        share = harm / broken if broken >= SMALLEST_HARM else math.nan
+        share = harm / broken
+        seeds = part[part["change"] == row["change"]]
+        harms, shares = (seeds[[n, f"{n}_low", f"{n}_high"]].to_numpy(float).T for n in ("harm", "share"))
+        # The share of the mean harm is the mean of the seeds' shares, each weighted by the seed's whole harm.
+        weights = seeds["run_id"].map(whole).to_numpy(float) / broken
+        middle = share + harms[0] / broken - share * weights  # of which the spread is that of a ratio of means
+        of_seeds = (middle, *(middle + weights * (end - shares[0]) for end in shares[1:]))
         rows[row["change"]] = row | {"nll": nll, "harm": harm, "share": share}
-        for name in ("harm", "share"):
-            ends = (f"{name}_low", f"{name}_high")
-            of_seeds = part.loc[part["change"] == row["change"], [name, *ends]].to_numpy(float)
-            rows[row["change"]] |= dict(zip(ends, interval_of_seeds(*of_seeds.T)[1:], strict=True))
+        for name, numbers in (("harm", interval_of_seeds(*harms)), ("share", interval_of_seeds(*of_seeds))):
+            rows[row["change"]] |= {f"{name}_low": numbers[1], f"{name}_high": numbers[2]}
     return rows
 
 

@@ -26,7 +26,7 @@ from poscli.report.pooling import headline, points_of, pool, with_intervals
 from poscli.report.recall import recall_points, recalled
 from poscli.report.summary import summarize
 from poscli.report.terminal import show_verdicts
-from poscli.report.why import saturates_at
+from poscli.report.why import broken_by, saturates_at
 from poscli.runs.results import Tables
 from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 from poscli.statistics.comparison import Comparison, LossTable
@@ -364,3 +364,16 @@ def test_the_end_of_a_window_names_the_worst_encoding_only_beside_another() -> N
     said = "At the end of the window alibi needs 2.00 bits per byte"
     assert position_finding(bins, {}, "bits per byte") == f"{said}, rope 5.00."
     assert position_finding(bins[:1], {}, "bits per byte") == f"{said}."
+
+
+def test_the_share_of_a_harm_lies_within_its_interval_where_seeds_are_harmed_unequally() -> None:
+    """Of 0.1 and 2 nats, a change explains 0.1 and 0.2: 0.3 / 2.1, each share known to 2 % of its own whole."""
+    rows, reach = [], (("low", -0.02), ("high", 0.02))
+    for seed, harms in enumerate([(0.0, 0.1, 0.1), (0.0, 2.0, 0.2)]):
+        for change, harm in zip(("base", "full", "offset"), harms, strict=True):
+            numbers = {"nll": 1 + harm, "harm": harm, "share": harm / harms[1]}
+            ends = {f"{name}_{end}": numbers[name] + by for name in ("harm", "share") for end, by in reach}
+            named = {"run_id": str(seed), "encoding": "rope", "seed": seed, "change": change, "status": "ok"}
+            rows.append(named | {"reason": "", "train_length": 64, "length": 256} | numbers | ends)
+    analysis = broken_by(pd.DataFrame(rows), {"full": ()}, pd.DataFrame({"encoding": ["rope"]}))
+    assert "+0.216 (14 % [12, 16])" in columns(analysis)["position (offset)"]
