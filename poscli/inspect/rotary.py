@@ -2,8 +2,8 @@
 
 Frequencies are measured, so that neither the layout of pairs nor a scaling need be known. If the queries at the next
 position are a linear map of those at this one, whatever the query, the angles of the map's eigenvalues are the angles
-by which pairs of channels turn. Otherwise the query of a token of ones is a table whose columns are analysed by
-fourier.py.
+by which pairs of channels turn. Otherwise the query of a token of ones is a table, whose columns are analysed as those
+of a table of sinusoids are (absolute.py).
 
 Shapes: n positions, H heads, D head width, C channels of a query that has been turned.
 """
@@ -222,6 +222,8 @@ def _speeds(subject: Subject, tokens: int, head: int = 0) -> tuple[Array, int]:
         turned = values[np.abs(values) > NULL]  # the others are of channels that the encoding leaves empty
         angles = np.sort(np.angle(turned))[::-1]  # of every pair, one above zero and one below
         return angles[angles > STILL], int((np.abs(angles) <= STILL).sum())
+    if subject.fills("similarity"):  # such an encoding may begin anew with each chunk: that is no sum of sinusoids
+        raise Unsupported("queries do not turn by the same angle from each position to the next")
     table = constant_operands(encoding, tokens, queries=tokens).q_BHTD[0, head].numpy()[: subject.length]
     waves = frequencies(table)
     omega = np.sort(waves.omega[(waves.omega > 0) & (waves.share > 0.5)])[::-1]

@@ -313,6 +313,16 @@ def test_speeds_are_compared_with_those_that_the_other_encoding_has_in_training(
     assert rotary.scaling(rope, rope).finding == "Every pair turns as fast as in rope"
 
 
+@pytest.mark.parametrize("spec", ["self-extend", "jet-long"])
+def test_queries_that_turn_in_steps_beyond_training_have_the_angles_of_training(spec: str) -> None:
+    np.testing.assert_allclose(rotary.turning(subject(spec)).omega, THETA, rtol=1e-8)
+
+
+def test_queries_that_begin_anew_with_each_chunk_have_no_angle() -> None:
+    with pytest.raises(Unsupported, match="do not turn by the same angle"):
+        rotary.turning(subject("dual-chunk"))
+
+
 def test_channels_that_an_encoding_leaves_empty_turn_at_no_speed() -> None:
     np.testing.assert_allclose(rotary.turning(subject("string")).omega, THETA, rtol=1e-8)
 
