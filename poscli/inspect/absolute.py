@@ -311,7 +311,7 @@ class ShiftMap(Record):
     def finding(self) -> str:
         """Whether there is a map, and what kind."""
         if self.error > EXACT:
-            return f"No linear map takes P[i] to P[i+{self.k}]: error {number(100 * self.error)} % on rows not fitted"
+            return f"No linear map takes P[i] to P[i+{self.k}]: error {100 * self.error:.3g} % on rows not fitted"
         if self.from_rotation > EXACT:
             return f"P[i+{self.k}] = P[i] M for all i; M is linear, but no rotation"
         pairs = " of pairs of channels" if self.off_blocks < EXACT else ""

@@ -57,7 +57,7 @@ class Bias(Record):
             slopes = (shown.values[:, 0] - shown.values[:, -1]) / (shown.values.shape[1] - 1)
             low, high = float(slopes.min()), float(slopes.max())
             return (
-                f"A line per head: {high:.3g} to {low:.3g} less per token" if low < high else f"A line: -{high:.3g} d"
+                f"A line per head: {high:.3g} to {low:.3g} less per token" if low < high else f"A line: {-high:+.3g} d"
             )
         flat = self.flat_from()
         if flat is not None:
@@ -88,7 +88,8 @@ class BiasAlone(Record):
         """Within how many keys half of the weight lies, and how much lies beyond the training length."""
         shown = self.curves.merged()
         far = 100 * share_beyond(shown.values, self.length)
-        low, high = f"{far.min():.2g}" if far.min() > 0.01 else "0", f"{far.max():.2g}" if far.max() > 0.01 else "0"
+        ends = far.min(), far.max()
+        low, high = ("0" if each <= 0.01 else f"{each:.2g}" if each < 99.5 else "100" for each in ends)
         share = low if low == high else f"{low} to {high}"
         halves = described(half_distance(shown.values), shown.lines)
         return f"By itself it puts half of the weight on the last {halves}, and {share} % beyond {self.length}"
