@@ -171,7 +171,7 @@ def order_under_other_seeds(rows: pd.DataFrame, units: LossTable, summary: pd.Da
     for length in sorted({int(scored["length"].min()), int(scored["length"].max())}):
         found = {half: judged(each.compare((*pair, length) for pair in pairs)) for half, each in losses.items()}
         told, taus = [], []
-        for half in halves:  # it tells pairs apart, and the other half orders them
+        for half in halves:  # it tells pairs apart, and the other half orders them; of each division, both do either
             apart = [
                 a.difference * b.difference > 0
                 for a, b in zip(found[half], found[halved - half], strict=True)
@@ -197,7 +197,7 @@ def _order_of_halves(
     if known[-1]:
         answer += (
             f", and {size} other seeds order these with a Kendall's tau of {sum(known[-1]) / len(known[-1]):.2f} "
-            f"(at least {min(known[-1]):.2f}, in {len(told)} divisions of the seeds)"
+            f"(at least {min(known[-1]):.2f}, in {len(told) // 2} divisions of the seeds)"
         )
     return Analysis(
         "Would other seeds give the same order?",
@@ -257,6 +257,8 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     beyond = available.groupby("ratio").mean()
     won = ", ".join(f"{signed(each)} at {ratio_name(ratio)}" for ratio, each in beyond.items() if ratio > 1)
     answer = f"A perfect model would win {won} bits per byte by reading beyond L."
+    if not won:
+        answer = "Only the training length was evaluated."
     at_end = used.xs(ratios[-1], level="ratio").dropna()
     if len(at_end):
         most = f"{named(str(at_end.idxmax()))} wins the largest share of that, {100 * at_end.max():.0f} %"

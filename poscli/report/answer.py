@@ -81,7 +81,8 @@ class Answers:
                 counts.append(f"{count} failed ({word})" if is_failure(str(word)) else f"{count} {is_or_are} {word}")
             why = f"can be ranked: {listed(counts, len(counts))}" if known else "has a result"
             return self._nothing(f"{read}, no encoding {why}.", ())
-        facts = (self._context(gains, rivals[0]), self._still_work())
+        longer = self.last > self.train_length
+        facts = (self._context(gains, rivals[0]), self._still_work()) if longer else ()
         unit = f" {self.bits}"
         forms = (" predicts best: ", unit), (" has the lowest loss: ", unit), (" has a loss of ", unit)
         return self._about(f"{read}, ", forms, known, rivals, pairs, facts)
@@ -177,16 +178,25 @@ class Answers:
         return f", {', '.join(parts)}" if parts else ""
 
     def _cost(self, first: str) -> str:
-        """The training time of an encoding, and as a multiple of the shortest."""
-        runs = self.rows.drop_duplicates("run_id").groupby("encoding")["run_id"].agg(list).to_dict()
-        times = {name: [self.trained[run].seconds for run in runs[name] if run in self.trained] for name in self.names}
-        known = {name: [value for value in values if value > 0] for name, values in times.items()}
-        if not known[first]:
+        """The training time of an encoding, and as a multiple of the shortest.
+
+        Runs without any result are left out: a training that failed was short. A model that is read under several
+        encodings was trained once, and there is nothing to compare.
+        """
+        runs = self.rows[self.rows["status"] == "ok"].drop_duplicates("run_id").groupby("encoding")["run_id"]
+        known = {
+            str(name): {
+                self.trained[run].training or run: self.trained[run].seconds for run in ids if run in self.trained
+            }
+            for name, ids in runs
+        }
+        known = {name: {run: time for run, time in times.items() if time > 0} for name, times in known.items()}
+        if not known.get(first):
             return ""
-        means = [student_of_logs(values)[0] for values in known.values() if values]
-        time, low, high = student_of_logs(known[first])
+        means = {frozenset(times): student_of_logs([*times.values()])[0] for times in known.values() if times}
+        time, low, high = student_of_logs([*known[first].values()])
         interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(too few seeds for an interval)"
-        ratio = time / min(means)
+        ratio = time / min(means.values())
         beside = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
         return f", for {seconds(time)} of training {interval}{beside if len(means) > 1 else ''}"
 
@@ -203,7 +213,7 @@ class Answers:
         """Whether an encoding uses the longer context: its gain over the context cut to L."""
         question = "Does it use the longer context?"
         end = [point for point in gains if (point.encoding, point.length) == (name, self.last)]
-        if not end or math.isnan(end[0].gain[0]) or self.last <= self.train_length:
+        if not end or math.isnan(end[0].gain[0]):
             return question, "Not measured: no protocol compares it with a shorter context."
         gain = end[0].gain
         bits = f"{signed(gain[0])} {self.bits} {bracket(gain, signed)}"

@@ -67,6 +67,7 @@ def words(name: str, values: Iterable[object]) -> Column:
 def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]:
     """The summary as text; tables that are not `wide` give the interval of a gain as ± its larger half."""
     first, *later = ratios_of(summary)
+    longer = _is_longer(summary)
     last = ratio_name(summary["max_length"].iloc[0] / summary["train_length"].iloc[0])
 
     def best(values: pd.Series, *, at_last: bool) -> int | None:
@@ -98,13 +99,15 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
         bits, per_byte = short_bits(summary), is_summed_per_byte(summary)
         columns += by_length(bits if per_byte else "ppl", "ppl")
         if not per_byte:
-            columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
+            if longer:
+                columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
             columns.append(numbers(f"{bits} {last}", f"bpb_{last}"))
         for measure in _task_measures(summary):
             columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
         gains = tuple(gain_text(*gain, wide=wide) for gain in gain_intervals(summary))
         head = f"gain {last} [95 %]" if wide else f"gain {last}"
-        columns.append(Column(head, gains, best=best(-summary["gain_bpb"], at_last=True)))
+        if longer:
+            columns.append(Column(head, gains, best=best(-summary["gain_bpb"], at_last=True)))
         for name in ("safe", "harmful"):
             if summary[name].notna().any():
                 columns.append(Column(name, tuple("-" if v != v else ratio_name(v) for v in summary[name])))
@@ -113,12 +116,17 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     return [*columns, words("verdict", summary["verdict"])]
 
 
+def _is_longer(summary: pd.DataFrame) -> bool:
+    """Whether any window was longer than in training."""
+    return bool(summary["max_length"].iloc[0] > summary["train_length"].iloc[0])
+
+
 def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str] = ()) -> list[str]:
     """One line per column and verdict of the table that needs an explanation; `without` lists columns left out."""
     length = summary["train_length"].iloc[0]
     last = ratio_name(summary["max_length"].iloc[0] / length)
     short, bits = short_bits(summary), bits_per(summary)
-    windows = f"windows of 1, 2, ... times L = {length}"
+    windows, longer = f"windows of 1, 2, ... times L = {length}", _is_longer(summary)
     lines: dict[str, str] = {}
     if is_answered(summary):
         lines["accuracy"] = (
@@ -134,12 +142,13 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
             lines["ppl"] = f"{short} 1x, 2x, ...: {bits}, reading {windows} tokens ({protocols.perplexity})"
         else:
             lines["ppl"] = f"ppl 1x, 2x, ...: perplexity per token, reading {windows} ({protocols.perplexity})"
-            lines["growth"] = f"growth: perplexity at {last} over that at 1x"
+            if longer:
+                lines["growth"] = f"growth: perplexity at {last} over that at 1x"
             lines[short] = f"{short} {last}: {bits} at {last}"
         for measure in _task_measures(summary):
             what = f"{bits} above the best possible loss" if measure == "excess" else f"{measure} of the task"
             lines[measure] = f"{measure} {last}: {what} at {last} ({protocols.perplexity})"
-        if protocols.gain:
+        if protocols.gain and longer:
             lines["gain"] = (
                 f"gain {last}: {bits} won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
                 "with its 95 % interval"

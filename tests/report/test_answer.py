@@ -286,3 +286,28 @@ def test_times_of_runs_beside_each_other_are_said_not_to_compare(tmp_path: Path,
         assert ("Training times do not compare" in text) == bool(beside)
         assert words in text or not beside
     assert built(tmp_path, rows, units, runs=elsewhere).sections[0].answer.timing == ""
+
+
+def test_the_fastest_is_the_fastest_of_the_trainings_that_succeeded(tmp_path: Path) -> None:
+    """Rope diverged after a moment: alibi is slower than t5. One training is not compared with itself."""
+    rows, units = tables()
+    failed = rows["encoding"] == "rope"
+    rows = with_nll(rows, rows["nll"].mask(failed)).assign(status=rows["status"].mask(failed, "diverged"))
+    took = {"alibi": 50.0, "rope": 0.3, "t5": 40.0}
+    runs = {run: replace(each, seconds=took[each.config.encoding]) for run, each in fake_runs(rows).items()}
+    units = units[units["encoding"] != "rope"]
+    assert "for 50 s of training [50 s, 50 s], 1.25 times as long as the fastest" in (
+        agreed(built(tmp_path, rows, units, runs=runs), tmp_path).text
+    )
+    runs = {run: replace(each, training=f"of seed {each.config.seed}") for run, each in runs.items()}
+    assert agreed(built(tmp_path, rows, units, runs=runs), tmp_path).text.endswith("for 50 s of training [50 s, 50 s].")
+
+
+def test_nothing_is_said_of_longer_windows_where_none_was_read(tmp_path: Path) -> None:
+    rows, units = (table[table["length"] == 256] for table in tables())
+    report = built(tmp_path, rows.assign(optimum=1.0), units)
+    assert [question for question, _ in report.sections[0].answer.facts] == ["How sure is that?"]
+    for text in everywhere(report, tmp_path)[:2]:
+        assert "Only the training length was evaluated." in text
+        for words in ("A perfect model would win", "instead of 1x", "gain 1x", "growth"):
+            assert words not in text
