@@ -23,7 +23,7 @@ from poscli.statistics import FEWEST_SEEDS, UPPER
 RESAMPLES = 2000
 FLIPS = 10_000  # sign flips of the permutation test; all of them if there are no more than this
 AT_ONCE = 64  # cases whose flips are held in memory together: 10,000 flips of each take 5 MB
-CELLS = 4_000_000  # of resamples times documents that are held in memory together, 32 MB
+CELLS = 4_000_000  # of resamples, or flips, times documents that are held in memory together, 32 MB
 KEPT = CELLS // 2  # the most that are kept for the next call
 
 Array = NDArray[np.float64]
@@ -90,16 +90,19 @@ class CrossedMeans:
         """
         if self.documents < 2:
             return np.full(len(self.means), math.nan)
-        signs, distance, error = sign_patterns(self.documents), np.abs(self.estimate), np.sqrt(self.seeds)
+        distance, error = np.abs(self.estimate), np.sqrt(self.seeds)
         rounding = 1e-12 * np.abs(self.means).max(axis=1)
-        p = np.empty(len(self.means))
-        for part in _parts(len(p), AT_ONCE):
-            means = np.abs(signs @ (self.weights * self.means[part]).T)  # of each flip
-            p[part] = (means >= distance[part] - rounding[part]).mean(axis=0)
-            if self.count >= FEWEST_SEEDS:
-                with_seeds = self._flipped_with_seeds(part, signs, distance[part], error[part])
-                p[part] = np.where(error[part] <= rounding[part], p[part], with_seeds)
-        return p
+        farther, flips = np.zeros(len(self.means)), 0
+        for signs in sign_patterns(self.documents):
+            flips += len(signs)
+            for part in _parts(len(farther), AT_ONCE):
+                means = np.abs(signs @ (self.weights * self.means[part]).T)  # of each flip
+                count = (means >= distance[part] - rounding[part]).sum(axis=0).astype(float)
+                if self.count >= FEWEST_SEEDS:
+                    with_seeds = self._flipped_with_seeds(part, signs, distance[part], error[part])
+                    count = np.where(error[part] <= rounding[part], count, with_seeds)
+                farther[part] += count
+        return farther / flips
 
     def _document_reach(self) -> tuple[Array, Array]:
         """How far the intervals over documents reach below and above the estimates, each `[P]`."""
@@ -117,14 +120,14 @@ class CrossedMeans:
         return factor * (self.estimate - low), factor * (high - self.estimate)
 
     def _flipped_with_seeds(self, part: slice, signs: Array, distance: Array, error: Array) -> Array:
-        """The p-values where Student's t of the spread between seeds is added to each flip."""
+        """The sum over flips of the chance to be as far from zero, by Student's t of the spread between seeds."""
         estimate, shared, seeds = self.estimate[part], self.shared[part], self.seeds[part]
         apart = np.sqrt(self.reduction[part])[:, None] * (self.means[part] - estimate[:, None])
         explained = np.divide(shared, shared + seeds, out=np.zeros_like(seeds), where=shared + seeds > 0)
         flipped = signs @ (self.weights * (apart + (np.sqrt(explained) * estimate)[:, None])).T
         error, degrees = np.where(error > 0, error, 1.0), self.count - 1
         below, above = (student_below((side * flipped - distance) / error, degrees) for side in (1, -1))
-        return (below + above).mean(axis=0)
+        return (below + above).sum(axis=0)
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:
@@ -195,10 +198,17 @@ def kish_degrees(weights: NDArray) -> float:
     return max(float(1 / (weights**2).sum()) - 1, 1.0)
 
 
-def sign_patterns(documents: int) -> NDArray:
-    """All patterns of signs `[flips, D]` if there are few enough, else a random choice that has the one given."""
+def sign_patterns(documents: int) -> Iterator[NDArray]:
+    """All patterns of signs if there are few enough, else a random choice that has the one given.
+
+    The rows of all arrays, `[flips, D]`, are the patterns; there are several arrays where one would be large.
+    """
     if 2**documents <= FLIPS:
-        return np.array(list(product([1.0, -1.0], repeat=documents)))
-    drawn = 1.0 - 2.0 * np.random.default_rng(0).integers(2, size=(FLIPS, documents))
-    drawn[0] = 1
-    return drawn
+        yield np.array(list(product([1.0, -1.0], repeat=documents)))
+        return
+    random = np.random.default_rng(0)
+    for part in _parts(FLIPS, max(1, CELLS // documents)):
+        drawn = 1.0 - 2.0 * random.integers(2, size=(part.stop - part.start, documents))
+        if part.start == 0:
+            drawn[0] = 1
+        yield drawn

@@ -191,7 +191,7 @@ def smallest_p(seeds: int, documents: int) -> float:
     """
     if seeds >= FEWEST_SEEDS:
         return 0.0
-    return float(np.mean(np.abs(sign_patterns(documents).sum(axis=1)) == documents))
+    return float(np.mean(np.concatenate([np.abs(s.sum(axis=1)) == documents for s in sign_patterns(documents)])))
 
 
 def unseen_share(documents: int) -> float:

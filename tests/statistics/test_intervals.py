@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -62,6 +63,20 @@ def test_many_differences_are_those_of_single_ones(seeds: int, documents: int) -
         over = ratio_interval(totals[0], counts), plain.ratio_interval(totals[0], counts)
         np.testing.assert_allclose(*over, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
     np.testing.assert_array_equal(many_differences(cases, test=False)[:, :3], together[:, :3])
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_flips_of_many_documents_are_not_in_memory_at_once(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 10,000 flips of 1000 documents would be 80 MB."""
+    cases = tables(seeds, 1000)[:2]
+    whole = many_differences(cases)
+    monkeypatch.setattr(crossed, "CELLS", 100_000)
+    tracemalloc.start()
+    parts = many_differences(cases)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
+    np.testing.assert_allclose(parts, whole, rtol=ROUNDING)
 
 
 def test_cases_on_different_documents_do_not_mix_none_stays_unknown_and_empty_documents_do_not_count() -> None:
