@@ -94,23 +94,22 @@ class MeasuredLosses:
         return replace(self, losses=Losses(spans[order], both), seconds=seconds, peak_mb=peak)
 
     def content(self, key: str) -> bytes:
-        """A Parquet file of the losses, one row per token: document, end of the window, position in it, measurements.
+        """A Parquet file of the losses, one row per measured token.
 
-        The measurements are NaN for tokens that were read, but not measured.
-
-        `key`, a JSON list, identifies the settings of the measurement; it and the cost go into the file's metadata.
+        The columns are the document, the end of the window, the position in it, and the measurements. `key`, a JSON
+        list, identifies the settings of the measurement; it and the cost go into the file's metadata.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         losses = self.losses
         assert losses is not None
-        windows, length = losses.nll.shape
+        row, place = np.nonzero(~np.isnan(losses.nll))
         columns = {
-            "document": np.repeat(losses.spans[:, 0].astype(np.int32), length),
-            "end": np.repeat(losses.spans[:, 1], length),
-            "position": np.tile(np.arange(1, length + 1, dtype=np.int32), windows),
-        } | {name: values.ravel() for name, values in losses.values.items()}
+            "document": losses.spans[row, 0].astype(np.int32),
+            "end": losses.spans[row, 1],
+            "position": (place + 1).astype(np.int32),
+        } | {name: values[row, place] for name, values in losses.values.items()}
         kept = {"seconds": self.seconds, "peak_mb": self.peak_mb, "where": dict(self.where)}
         cost = json.dumps(kept | {"engine": self.engine, "engine_reason": self.engine_reason})
         table = pa.table(columns).replace_schema_metadata({"key": key, "cost": cost})
@@ -128,6 +127,8 @@ class MeasuredLosses:
 
         `alone`: windows go through the model one at a time. Then the number of tokens to score, which is in the key,
         may be another one. Otherwise the losses of windows depend in the last bits on the others that are read.
+
+        Files of earlier versions also have rows of NaN, for tokens that were read and not measured.
         """
         import pyarrow.parquet as pq
 
@@ -135,11 +136,17 @@ class MeasuredLosses:
         metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
         kept_key = metadata.get("key", "")
         same = _whatever_tokens(kept_key) == _whatever_tokens(key) if alone and kept_key else kept_key == key
-        if not same or not table.num_rows or table.num_rows % length:
+        if not same or not table.num_rows:
             return None
-        column = {name: table[name].to_numpy().reshape(-1, length) for name in table.column_names}
-        kept = np.stack([column.pop("document")[:, 0], column.pop("end")[:, 0]], axis=1).astype(np.int64)
-        del column["position"]
+        rows = {name: table[name].to_numpy() for name in table.column_names}
+        spans_of_rows = np.stack([rows.pop("document"), rows.pop("end")], axis=1).astype(np.int64)
+        begins = np.diff(span_keys(spans_of_rows), prepend=-1) != 0  # the rows of a window stand together
+        kept, window, place = spans_of_rows[begins], begins.cumsum() - 1, rows.pop("position") - 1
+        if place.max() != length - 1:  # the last token of every window is measured
+            return None
+        column = {name: np.full((len(kept), length), np.nan, np.float32) for name in rows}
+        for name, values in rows.items():
+            column[name][window, place] = values
         row = np.searchsorted(span_keys(kept), span_keys(spans)).clip(max=len(kept) - 1)
         as_many = (~np.isnan(column[NLL])).sum(axis=1)[row] == tokens
         found = np.flatnonzero((kept[row] == spans).all(axis=1) & as_many)

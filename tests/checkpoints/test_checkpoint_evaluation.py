@@ -49,8 +49,8 @@ def test_summed_losses_are_those_of_a_plain_loop_over_windows(
     stock: Any = transformers.AutoModelForCausalLM.from_pretrained(place / family, use_safetensors=True).eval()
     for window in (LENGTH, 2 * LENGTH):
         table = pq.read_table(run.folder / "nll" / f"{window}.parquet").to_pandas()
-        spans = table[["document", "end"]].drop_duplicates().to_numpy(np.int64)
-        found = table["nll"].to_numpy().reshape(len(spans), window)
+        wide = table.pivot(index=["document", "end"], columns="position", values="nll")
+        spans, found = np.array(wide.index.to_list()), wide.reindex(columns=range(1, window + 1)).to_numpy()
         total = 0.0
         for span, own in zip(spans, found, strict=True):
             tokens = torch.from_numpy(task.text(window).windows(span[None], window))

@@ -268,10 +268,11 @@ def losses(run, model, books, length, spans):
 
 
 def saved(run, name):
-    """(spans, losses `[spans, length]`) as evaluation wrote them."""
+    """(spans, losses `[spans, length]`) as evaluation wrote them; NaN for tokens that were not measured."""
     table = pd.read_parquet(run.folder / "nll" / f"{name}.parquet")
-    spans = table[["document", "end"]].drop_duplicates().to_numpy()
-    return spans, table["nll"].to_numpy().reshape(len(spans), -1)
+    wide = table.pivot(index=["document", "end"], columns="position", values="nll")
+    length = int(name.partition("-")[0])
+    return np.array(wide.index.to_list()), wide.reindex(columns=range(1, length + 1)).to_numpy()
 
 
 @pytest.mark.parametrize("length", LENGTHS)

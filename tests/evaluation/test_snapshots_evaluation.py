@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -374,6 +375,23 @@ def test_losses(snapshot: Snapshot) -> None:
         "at": told([losses.at(spans[[3, 0]], 3), losses.at(spans[[1]], 5, "accuracy")]),
     }
     snapshot(sections(parts), rounded=True)
+
+
+def test_losses_are_stored_of_measured_tokens_only_and_files_that_have_the_others_can_be_read() -> None:
+    spans, tokens = np.array([[0, 12], [3, 20]]), np.array([12, 2])
+    nll = np.where(np.arange(12) >= 12 - tokens[:, None], np.arange(24.0).reshape(2, 12), np.nan).astype(np.float32)
+    content = MeasuredLosses(Losses(spans, {"nll": nll})).content(KEY)
+    few = pq.read_table(io.BytesIO(content))
+    assert few.num_rows == tokens.sum()
+    columns = {"document": np.repeat(spans[:, 0], 12), "end": np.repeat(spans[:, 1], 12), "nll": nll.ravel()}
+    every = pa.table(columns | {"position": np.tile(np.arange(1, 13), 2)}).replace_schema_metadata(few.schema.metadata)
+    earlier = io.BytesIO()
+    pq.write_table(every, earlier)
+    for stored in (content, earlier.getvalue()):
+        again = MeasuredLosses.of_content(stored, KEY, spans, tokens, 12, alone=False)
+        assert again is not None
+        assert again.losses is not None
+        np.testing.assert_array_equal(again.losses.nll, nll)
 
 
 def letters(*documents: str) -> Text:
