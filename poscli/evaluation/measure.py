@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from poscli.config.code import MEASURING, code_of
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
 from poscli.evaluation.losses import NLL, Losses, MeasuredLosses, Scores, span_keys
@@ -66,6 +67,11 @@ class EvaluationSetup:
     def plan(self) -> Plan:
         """The windows of every protocol, baseline and length."""
         return Plan(self.task, self.settings)
+
+    @property
+    def code(self) -> str:
+        """The hashes of the code that measures, for the column `measured_code`."""
+        return code_of(self.run.config.encoding, MEASURING)
 
     def scores(self, protocol: str, length: int) -> Scores:
         """The tokens that a protocol scores at a length."""
@@ -120,7 +126,8 @@ class Evaluation:
     def _key(self) -> str:
         """What decides the losses of this evaluation, beside the windows."""
         setup = self.setup
-        return json.dumps([SCHEMA, setup.run.id, record_of(setup.run, setup.settings), device_name(setup.device)])
+        record, device = record_of(setup.run, setup.settings), device_name(setup.device)
+        return json.dumps([SCHEMA, setup.run.id, record, device, setup.code])
 
     def _known(self, measurement: Measurement, spans: Spans, tokens: NDArray[np.int64]) -> MeasuredLosses | None:
         """The losses of the windows that were measured before; None without any, or if their file is damaged."""

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.config.code import MEASURING, code_of
 from poscli.config.run import SCHEMA
 from poscli.evaluation.losses import position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, Measurements
@@ -37,7 +36,7 @@ def eval_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Row]:
             "corpus": setup.run.corpus,
             "trained_on": config.corpus if setup.run.other_corpus else "",
             "trained_code": setup.run.env.get("code", ""),
-            "measured_code": code_of(config.encoding, MEASURING),
+            "measured_code": setup.code,
             "tokenizer": setup.run.tokenizer,
             "length": length,
             "ratio": length / config.length,

@@ -364,6 +364,21 @@ def test_an_interrupted_evaluation_keeps_what_is_done(few, monkeypatch, forwards
     pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
 
 
+def test_losses_of_other_code_are_measured_again_unless_the_evaluation_is_complete(few, monkeypatch, forwards):
+    run = run_of(few, "alibi")
+    before = forget(run)
+    monkeypatch.setattr(measure, "code_of", lambda *_: "other")
+    assert cli("extrapolate", *FEW, "--out", few).code == 0
+    assert {length for length, _ in forwards} == set(LENGTHS)
+    assert set(table_of(run)["measured_code"]) == {"other"}
+    before["measured_code"] = table_of(run)["measured_code"]
+    assert_same(run, before)
+    monkeypatch.setattr(measure, "code_of", lambda *_: "third")
+    forwards.clear()
+    assert "evaluated already" in cli("extrapolate", *FEW, "--out", few).err
+    assert not forwards
+
+
 def test_the_losses_of_another_run_or_length_are_not_taken(copied, results, forwards):
     run, other = run_of(copied, "alibi"), run_of(results, "sinusoidal")
     before = forget(run)
