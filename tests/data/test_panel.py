@@ -178,9 +178,11 @@ def test_a_single_document_is_cut_before_anything_is_made_of_it(kind: str, tmp_p
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_documents_of_one_line_can_be_spliced(end: str, tmp_path: Path) -> None:
     for n in range(12):
-        (tmp_path / f"{n}.txt").write_text(f"größer {n:02} " * 40 + end)
+        (tmp_path / f"{n}.txt").write_text(" ".join(f"größer {n:02} {at:02}" for at in range(40)) + end)
     corpus = load_corpus(f"spliced:text:{tmp_path}")
     assert corpus.train.documents == corpus.valid.documents == 200
+    text = bytes(corpus.valid.tokens[corpus.valid.tokens < 256].astype(np.uint8))
+    assert len(set(re.findall(rb"er \d\d (\d\d) ", text))) >= 39  # pieces of all of a document, not of its beginning
 
 
 def test_the_panel_has_every_kind_of_text(tmp_path: Path) -> None:

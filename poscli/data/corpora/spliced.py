@@ -15,7 +15,7 @@ from poscli.data.source import PARTS, Document, Part, Source
 
 SHORTEST, LONGEST = 48, 160  # bytes of a piece, before it is cut at the end of a line
 DOCUMENT_BYTES, DOCUMENTS = 8_000, 200  # of each split
-VERSION = 1  # raise it when the documents change
+VERSION = 2  # raise it when the documents change
 
 
 def source(argument: str = "") -> Source:
@@ -43,7 +43,7 @@ def _piece(content: bytes, draw: random.Random) -> bytes:
     """Whole lines from a random place of a document, or what of a line fits LONGEST bytes."""
     drawn = draw.randrange(len(content) - LONGEST)
     first = content.find(b"\n", drawn) + 1
-    if first == len(content):  # nothing follows the last line
+    if first in (0, len(content)):  # no line begins after the place
         first = next(at for at in range(drawn, -1, -1) if content[at] & 0xC0 != 0x80)
     piece = content[first : first + draw.randint(SHORTEST, LONGEST)]
     return piece[: piece.rfind(b"\n") + 1] or piece.decode(errors="ignore").encode()
