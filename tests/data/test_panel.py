@@ -271,3 +271,11 @@ def test_options_of_echo() -> None:
     for wrong in ("(low=8)", "(low=512, high=512)"):
         with pytest.raises(UsageError, match="low must be 16 or more"):
             source_of(f"echo:stdlib{wrong}")
+    both = "echo:bayes:period(low=8, high=512, noise=0.1, symbols=8)(low=16, high=128)"
+    assert source_of("echo:bayes:period()(high=128, low=16)").spec == source_of(both).spec == both
+    for wrong, message in (
+        ("stdlib(foo=3)", "echo has the options low and high, in bytes"),
+        ("bayes:period(low=16, high=128)", r"may be those of bayes:period or of echo; write echo:bayes:period\(\)\("),
+    ):
+        with pytest.raises(UsageError, match=message):
+            source_of(f"echo:{wrong}")

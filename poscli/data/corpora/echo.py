@@ -30,15 +30,28 @@ LOOK_BACK = 64  # bytes in whose second half a copy begins
 HASHED = 256  # bytes before a place that decide what comes there
 VERSION = 1  # raise it when the documents change
 GRAMMAR = f"echo[:CORPUS(low={LOW}, high={HIGH})]"
-_FORM = re.compile(r"(.*?)(?:\((?=[lh])(?:low *= *(\d+))?(?:, *)?(?:high *= *(\d+))?\))?")
+_FORM = re.compile(r"(.*?)(?:\(([^()]*=[^()]*)\))?")  # a corpus and its options, which are those of echo or of `bayes:`
+_OPTION = re.compile(r" *(low|high) *= *(\d+) *")
+_BARE = re.compile(r"(?:.*:)?bayes:[^(]*")  # a text whose own options would stand where those of echo stand
 
 
 def source(argument: str = "") -> Source:
     """The corpus `echo[:CORPUS(low=64, high=4096)]`."""
     match = _FORM.fullmatch(argument)
     assert match  # the form of any text in one line
-    corpus, *numbers = match.groups()
-    low, high = (int(number or usual) for number, usual in zip(numbers, (LOW, HIGH), strict=True))
+    corpus, inside = match.groups(default="")
+    chosen = [_OPTION.fullmatch(part) for part in inside.split(",")] if inside else []
+    if inside and _BARE.fullmatch(corpus):
+        if all(chosen):
+            raise UsageError(
+                f"echo:{argument}: low and high may be those of {corpus} or of echo; write "
+                f"echo:{corpus}()({inside}) or echo:{corpus}({inside})(low={LOW}, high={HIGH})"
+            )
+        corpus, chosen = argument, []
+    if not all(chosen):
+        raise UsageError(f"echo:{argument}: echo has the options low and high, in bytes; write {GRAMMAR}")
+    given = {option[1]: int(option[2]) for option in chosen if option}
+    low, high = given.get("low", LOW), given.get("high", HIGH)
     if not SMALLEST_LOW <= low < high:
         raise UsageError(
             f"echo repeats text from low={low} to high={high} bytes back: low must be {SMALLEST_LOW} or more, and high "
