@@ -9,15 +9,16 @@ training length; the full window has l tokens. Four changes lie between the two,
   training;
 - crowd: all l tokens, but no distance and no position beyond those of training: crowd.py says how;
 - sinkless: the last L tokens, of which the first FIRST, to which a model may have learned to attend, are hidden from
-  the second half. Where every query of the long window sees its first tokens, this is void.
+  the second half, in those layers whose later queries do not see the first tokens of the long window. Without such a
+  layer this is void.
 
 Two changes contain another one: `gap` also moves the second half to the positions of `offset`, and under `crowd` a
 window hides the first tokens, too. Where the other one alone explains the harm, they tell something about their own
 cause only by what they add; else its part is open. So it is where a change does more than twice the harm of the full
 window: a gap, say, also parts tokens that the long window leaves together.
 
-Where an encoding's definition says that a change cannot matter, the change is void: it is made all the same, and a loss
-that does change is a fault of the encoding.
+Where an encoding's definition says that a change cannot matter, the change is void. A change of positions is made all
+the same, and a loss that does change is a fault of the encoding.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -130,7 +132,7 @@ def measure(model: LanguageModel, sample: Sample) -> dict[str, ChangeOutcome]:
 def _outcome(changed: Callable[[], LanguageModel], sample: Sample, window: int) -> ChangeOutcome:
     """The losses of a changed model on windows of `window` tokens, or the reason why there are none."""
     try:
-        losses = sample.losses(changed(), window)
+        losses = sample.losses(changed(), window, whole=True)  # a changed engine counts queries from the first one
     except Unsupported as error:
         return ChangeOutcome(None, "unsupported", str(error))
     except (RuntimeError, MemoryError) as error:
@@ -190,24 +192,35 @@ def _crowd(model: LanguageModel, sample: Sample) -> ChangeOutcome:
 
 
 def _sinkless(model: LanguageModel, sample: Sample) -> ChangeOutcome:
-    """The losses on the last L tokens if later ones do not see the first; void if a long window hides none of them."""
+    """The losses on the last L tokens if later ones do not see the first; void if a long window hides none of them.
+
+    Only layers that lose the first tokens of the long window do so here: the others see them in both windows.
+    """
     if reason := _by_segments(model):
         return ChangeOutcome(None, "not measured", reason)
-    if all(each.reach is None or each.reach >= sample.length or each.sinks >= FIRST for each in model.encodings):
+    if not any(_loses_first(each, sample.length) for each in model.encodings):
         return ChangeOutcome(None, "void", "the first tokens of a long window stay in sight")
 
     def changed() -> LanguageModel:
-        blind = Engine("sinkless", without_first, lambda *_: "", "later queries do not see the first tokens")
+        attend_without = partial(without_first, length=sample.length)
+        blind = Engine("sinkless", attend_without, lambda *_: "", "later queries do not see the first tokens")
         return relocate(model, lambda index: index, blind)
 
     return _outcome(changed, sample, sample.train_length)
 
 
-def without_first(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
+def _loses_first(encoding: Encoding, length: int) -> bool:
+    """Whether the last query of a window of `length` tokens does not see all of its first tokens."""
+    return encoding.reach is not None and encoding.reach < length and encoding.sinks < FIRST
+
+
+def without_first(encoding: Encoding, x: Operands, _: BlockSizes, *, length: int) -> Tensor:
     """Attention output `[B, H, T, E]` of the formula, with the first tokens hidden from the second half of the queries.
 
-    The first half sees them, so that no other token becomes one that sees only itself.
+    The first half sees them, so that no other token becomes one that sees only itself. Nothing is hidden by an encoding
+    whose queries still see them at the end of a window of `length` tokens.
     """
+    first = FIRST if _loses_first(encoding, length) else 0
     batch, heads, keys, width = x.k_BHSD.shape
     vectors = width if {"relative_keys", "relative_queries", "relative_values"} & encoding.blanks else 1
     rows = max(1, PAIR_NUMBERS // (batch * heads * keys * vectors))
@@ -216,7 +229,7 @@ def without_first(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
         for start, stop in pairwise([*range(*bounds, rows), bounds[1]]):
             part = x.block(start, stop)
             s_BHTS = scores(encoding, part)
-            s_BHTS[..., : FIRST * (start >= half)] = -math.inf
+            s_BHTS[..., : first * (start >= half)] = -math.inf
             p_BHTS = weights(encoding, part, s_BHTS)
             o_BHTE = p_BHTS @ part.v_BHSE
             more = relative_values(encoding, part, p_BHTS) if "relative_values" in encoding.blanks else 0

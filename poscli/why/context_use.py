@@ -186,8 +186,8 @@ def _losses(model: LanguageModel, sample: Sample, tokens: Tensor) -> NDArray[np.
     """Nats of the last `scored` tokens of windows with these tokens `[n, length + 1]`."""
     losses = []
     for some in tokens.split(max(1, PASS_TOKENS // sample.length)):
-        nll = score(model, sample.task, some[:, :-1], some[:, 1:])[NLL]
-        losses.append(nll[:, -sample.scored :].double().cpu().numpy())
+        nll = score(model, sample.task, some[:, :-1], some[:, -sample.scored :])[NLL]
+        losses.append(nll.double().cpu().numpy())
     return np.concatenate(losses)
 
 

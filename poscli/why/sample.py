@@ -40,19 +40,19 @@ class Sample:
         return torch.from_numpy(self.text.windows(self.spans, window)).to(self.device)
 
     @torch.inference_mode()
-    def losses(self, model: LanguageModel, window: int) -> NDArray[np.float64]:
+    def losses(self, model: LanguageModel, window: int, *, whole: bool = False) -> NDArray[np.float64]:
         """Nats of each scored token, `[n, scored]`, none of which sees more than `window` tokens.
 
         The long windows are read as they are. A shorter one is read several times, each time ending some scored tokens
         later (at most `stride`), so that each scored token sees more than half of `window` tokens; with a stride of 1,
-        all of them.
+        all of them. With `whole`, the last layer computes every token of a window, and not only those that are scored.
         """
         piece = self._piece(window)
         spans, losses = pieces(self.spans, self.scored, piece), []
         for some in np.array_split(spans, min(len(spans), -(-len(spans) * window // PASS_TOKENS))):
             tokens = torch.from_numpy(self.text.windows(some, window)).to(self.device)
-            nll = score(model, self.task, tokens[:, :-1], tokens[:, 1:])[NLL]
-            losses.append(nll[:, window - piece :].double().cpu().numpy())
+            nll = score(model, self.task, tokens[:, :-1], tokens[:, -(window if whole else piece) :])[NLL]
+            losses.append(nll[:, -piece:].double().cpu().numpy())
         return np.concatenate(losses).reshape(len(self.spans), self.scored)
 
     def _piece(self, window: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -263,10 +264,11 @@ def test_later_queries_of_alibi_do_not_see_the_first_four_tokens(monkeypatch: py
     s = at["q"] @ at["k"].mT / math.sqrt(HEAD_WIDTH) - slope[:, None, None] * clipped(LENGTH)
     for t in range(LENGTH // 2, LENGTH):
         s[:, :, t, :4] = -math.inf
-    blind = Engine("blind", without_first, lambda *_: "", "")
-    assert_same(attended(make("alibi", dtype=torch.float64), at, blind), dense(s, at["v"]))
+    blind = Engine("blind", partial(without_first, length=LENGTH + 1), lambda *_: "", "")
+    losing = make(f"alibi+window({LENGTH})", dtype=torch.float64)
+    assert_same(attended(losing, at, blind), dense(s, at["v"]))
     monkeypatch.setattr(why, "PAIR_NUMBERS", 5 * at["q"][:, :, 0, 0].numel() * LENGTH)  # five queries at a time
-    assert_same(attended(make("alibi", dtype=torch.float64), at, blind), dense(s, at["v"]))
+    assert_same(attended(losing, at, blind), dense(s, at["v"]))
 
 
 @pytest.mark.parametrize(
@@ -283,6 +285,12 @@ def test_later_queries_of_alibi_do_not_see_the_first_four_tokens(monkeypatch: py
 )
 def test_first_tokens_are_lost_only_where_a_window_hides_them(spec: str, status: str) -> None:
     assert measure(trained(spec), sample(windows=1))["sinkless"].status == status
+
+
+def test_layers_that_see_the_first_tokens_of_the_long_window_keep_them() -> None:
+    """The second half of a training window, from query 8 on, never saw tokens 0 to 3 through a window of 5."""
+    losses = losses_by_change(trained("rope+window(5)|none"), sample())
+    assert losses["sinkless"] == pytest.approx(losses["base"], abs=1e-5)
 
 
 def test_crowd_of_a_model_of_rope_is_that_of_rerope() -> None:
@@ -365,7 +373,7 @@ def test_losses_harms_and_shares_of_the_harm_by_hand(harm: float, known: bool) -
     [(torch.OutOfMemoryError("no"), f"{LENGTH} tokens do not fit the memory"), (None, "a loss is not finite")],
 )
 def test_a_change_that_fails_is_a_row(error: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def losses(self: Sample, of: Model, window: int) -> np.ndarray:
+    def losses(self: Sample, of: Model, window: int, *, whole: bool) -> np.ndarray:
         if isinstance(of.encodings[0], Relocated) and window == LENGTH:
             if error is not None:
                 raise error

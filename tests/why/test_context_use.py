@@ -52,8 +52,7 @@ class Scripted(nn.Module):
     """A model whose logits come in one slice."""
 
     def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        assert last in (None, tokens_BT.shape[1])
-        yield slice(None), self(tokens_BT)
+        yield slice(None), self(tokens_BT)[:, -(last or tokens_BT.shape[1]) :]
 
 
 class Recaller(Scripted):
@@ -123,6 +122,17 @@ def test_a_stride_of_one_shows_the_whole_window_to_every_scored_token(monkeypatc
     assert exact.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
     crowded = replace(exact, length=23)  # too short for windows that end before the last token
     assert crowded.losses(Recaller(19), 20) == pytest.approx(some)
+
+
+def test_only_scored_tokens_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, predicted = sample_of(TWENTY, [(0, 100), (1, 120)]), []
+    score = sample.task.score
+    counted = lambda logits, targets: predicted.append(targets.numel()) or score(logits, targets)  # noqa: E731
+    monkeypatch.setattr(sample.task, "score", counted)
+    sample.losses(Recaller(19), 64)
+    assert sum(predicted) == 2 * 8
+    context_use.replacement_rows(Recaller(19), sample, sample.spans[::-1])
+    assert set(predicted) == {2 * 8}
 
 
 def test_losses_are_in_the_order_of_the_tokens() -> None:
