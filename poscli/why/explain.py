@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from poscli.equation import Unsupported
+from poscli.evaluation.evaluate import model_to_measure
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
@@ -108,7 +109,7 @@ def _record(run: Run, settings: EvaluationSettings, judge: Run | None) -> dict[s
 def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
     """The table of every analysis, by the name of its file."""
     model, near, far = (
-        load_model(setup.run, setup.device),
+        model_to_measure(setup),  # with the constants that the evaluation searches for
         _sample(setup, NEAR, NEAR_TOKENS),
         _sample(setup, None, FAR_TOKENS),
     )
@@ -150,9 +151,10 @@ def _attempt(name: str, make: Callable[[], Rows]) -> Rows:
 
 
 def _sample(setup: EvaluationSetup, ratio: int | None, tokens: int) -> Sample:
-    """Windows of at most `ratio` times L (None: of the longest length), which end where sliding windows do.
+    """Windows of at most `ratio` times L (None: of the longest length), which end where those of the last protocol do.
 
-    They hold about `tokens` tokens together.
+    Only protocols with baselines count: it is `fixed` unless `--protocol` adds another one. The windows hold about
+    `tokens` tokens together.
     """
     settings, plan = setup.settings, setup.plan
     protocol = next(name for name in reversed(plan.protocols) if len(plan.variants(name)) > 1)

@@ -16,6 +16,7 @@ from pieces_task import DOCUMENTS, WINDOWS, Pieces, document, ended_run, small, 
 
 from poscli.config.run import RunConfig
 from poscli.encodings import get, names
+from poscli.evaluation import evaluate
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.runs.results import explanations_of
@@ -176,7 +177,8 @@ def test_explanations(
     run, judge, failed = run_of(), run_of(length=64, encoding="rope"), run_of("diverged", seed=1)
     broken = run_of(encoding="learned")
     models = {run.id: small("alibi"), broken.id: small("learned"), judge.id: small("rope", layers=1, length=64)}
-    monkeypatch.setattr(explain, "load_model", lambda one, device: models[one.id])
+    for module in (explain, evaluate):
+        monkeypatch.setattr(module, "load_model", lambda one, device: models[one.id])
     for name, value in {"NEAR_TOKENS": 200, "FAR_TOKENS": 600, "KEY_TOKENS": 700}.items():
         monkeypatch.setattr(explain, name, value)
     cases: list[tuple[Run, Run | None, EvaluationSettings]] = [

@@ -72,6 +72,16 @@ def test_a_long_window_is_read_for_the_reasons_whatever_lengths_were_evaluated(r
     assert changes.loc["full", "harm"] != 0
 
 
+def test_the_model_that_was_evaluated_is_explained_with_its_searched_constants(results: Path, tmp_path: Path) -> None:
+    corpus = ("--corpus", f"text:{results / 'books'}", "--out", tmp_path)
+    assert cli("train", "--enc", "none+temper(search=2)", *NANO, *corpus).code == 0
+    assert "temper was fitted to" in cli(*WHY[:-1], "--out", tmp_path).err
+    result = cli(*WHY, "--out", tmp_path)
+    assert result.code == 0
+    assert "is evaluated already" in result.err
+    assert "temper was fitted to" in result.err
+
+
 def test_key_tokens_need_a_judge(results: Path) -> None:
     judge = folder_of(results, "t5").name
     command = (*WHY, "--enc", "sinusoidal", "--judge", judge, "--out", results)
