@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC
 
 from poscli.encodings import get, names
-from poscli.equation import Shape
+from poscli.equation import Encoding, Shape
 from poscli.evaluation.posthoc import with_joined
 from poscli.model.language_model import LanguageModel
 from poscli.specs import build, parse
@@ -52,19 +52,25 @@ class Masked(Baseline):
         self.name, self.spec = spec, spec
 
     def explain(self) -> str:
-        return (
-            f"**{self.name}**: the same model reads the whole window with `{self.spec}` joined to every layer, so that "
-            "each token attends to fewer tokens; a window is L tokens wide unless it says otherwise."
-        )
+        joined = f"**{self.name}**: the same model reads the whole window with `{self.spec}` joined to every layer"
+        if all(layer.reach is None for layer in _layers(self.spec)):
+            return f"{joined}."
+        hidden = "each token attends to fewer tokens; a window is L tokens wide unless it says otherwise"
+        return f"{joined}, so that {hidden}."
 
     def model(self, model: LanguageModel) -> LanguageModel:
         return with_joined(model, self.spec)
 
     def changes_model(self, length: int, train_length: int) -> bool:
-        spec = parse(self.spec)
-        layers = build(spec, Shape(width=1, heads=1, layers=len(spec.layers), length=train_length), seed=0)
+        layers = _layers(self.spec, train_length)
         hides_only = all(layer.blanks <= {"reach", "sinks"} for layer in layers)
         return not hides_only or any(layer.reach is not None and layer.reach < length for layer in layers)
+
+
+def _layers(text: str, train_length: int = 512) -> list[Encoding]:
+    """The encodings of a spec of wrappers, in a model as small as can be."""
+    spec = parse(text)
+    return build(spec, Shape(width=1, heads=1, layers=len(spec.layers), length=train_length), seed=0)
 
 
 def baseline(name: str) -> Baseline:
@@ -81,4 +87,7 @@ def baseline(name: str) -> Baseline:
         )
     if all(get(leaf).inert_alone for leaf in leaves):
         raise UsageError(f"--baseline {name} hides nothing by itself; join a window: '{name}+window'")
+    parts = (part for layer in _layers(name) for part in layer.modules() if isinstance(part, Encoding))
+    if searching := [part.name for part in parts if part.evaluations]:
+        raise UsageError(f"--baseline {name}: {searching[0]} searches constants only with --as; leave out its search")
     return Masked(name)

@@ -106,3 +106,13 @@ def test_served_leaves_alone_what_is_never_rotated_again_and_refuses_what_is_no_
 def test_a_misspelt_baseline_is_answered_with_the_one_that_is_meant(name: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"there is no baseline '{name}': did you mean {meant}"):
         baseline(name)
+
+
+def test_a_baseline_that_would_search_constants_is_refused() -> None:
+    with pytest.raises(UsageError, match="temper searches constants only with --as; leave out its search"):
+        baseline("window+temper(search=4)")
+
+
+@pytest.mark.parametrize(("spec", "fewer"), [("logn", False), ("window", True), ("window+logn", True)])
+def test_only_windows_are_said_to_hide_tokens(spec: str, fewer: bool) -> None:
+    assert ("each token attends to fewer tokens" in baseline(spec).explain()) == fewer
