@@ -13,6 +13,7 @@ from poscli.system.console import warn_once
 from poscli.system.errors import DataError
 
 FEW_HELD_OUT_BYTES = 10_000
+SHORTEST_WINDOW = 8  # the smallest --length
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ def check_trainable(corpus: Corpus, length: int) -> None:
         tokens = len(split.tokens)
         if tokens < length + 1:
             largest = min(len(corpus.train.tokens), len(corpus.valid.tokens)) - 1
-            fix = f"the largest --length that fits is {largest}" if largest > 0 else "add text to it"
+            fix = f"the largest --length that fits is {largest}" if largest >= SHORTEST_WINDOW else "add text to it"
             if corpus.spec.startswith("whole:"):
                 fix = "nothing of it is set aside for training; name it without `whole:`"
             raise DataError(

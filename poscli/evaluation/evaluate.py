@@ -183,14 +183,22 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
 def search_constants(model: LanguageModel, task: Task, length: int) -> None:
     """Fit the constants of every encoding of a model that searches for some, such as LongRoPE's factors.
 
-    They are judged by the loss on windows of `length` tokens of training text.
+    They are judged by the loss on windows of `length` tokens of training text, or where nothing is for training, of the
+    text for tuning. DataError if that is too short.
     """
     parts = dict.fromkeys(module for encoding in model.encodings for module in encoding.modules())
     searching = [part for part in parts if isinstance(part, Encoding) and part.evaluations]
     if not searching or length <= model.shape.length:
         return
-    task.check(length)
-    inputs, targets = task.batch(size=SEARCH_WINDOWS, length=length, seed=0, step=0).tensors(model.device)
+    text = task
+    if task.segments(length) > 0:
+        task.check(length)
+    elif (text := task.tuning()).segments(length) < 1:
+        raise DataError(
+            f"{searching[0].name} is fitted to windows of {length} tokens that are not scored, and {task.corpus} has "
+            "none: lower --max-len, add text, or give search=0"
+        )
+    inputs, targets = text.batch(size=SEARCH_WINDOWS, length=length, seed=0, step=0).tensors(model.device)
     for encoding in searching:
         with Meter(f"search for {encoding.name}", encoding.evaluations) as progress:
 
@@ -200,7 +208,7 @@ def search_constants(model: LanguageModel, task: Task, length: int) -> None:
                 return mean
 
             least = encoding.search(loss, encoding.evaluations, generator(0, "search"), length / model.shape.length)
-        windows = f"{SEARCH_WINDOWS} training windows of {length} tokens"
+        windows = f"{SEARCH_WINDOWS} {'training' if text is task else 'tuning'} windows of {length} tokens"
         note(f"{encoding.name} was fitted to {windows}: {least:.3f} nats per token")
 
 

@@ -41,6 +41,10 @@ class Language(Task):
         self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
         if isinstance(data.tokenizer, TrainedTokenizer):
             self.files = {TRAINED: data.tokenizer.content}
+        if not data.known.documents:
+            raise DataError(
+                f"the corpus {data.spec} has only text to score: nothing is left to count frequencies by; add documents"
+            )
         self.bytes_per_token = data.known.bytes / (len(data.known.tokens) - data.known.documents)
 
     @classmethod
@@ -61,7 +65,7 @@ class Language(Task):
             raise DataError(
                 f"the corpus {self.corpus} has no document for tuning, as only one could be held out; add documents"
             )
-        return Language(replace(self.data, valid=self.data.tune))
+        return Language(replace(self.data, train=self.data.known, valid=self.data.tune))
 
     def describe(self) -> dict[str, Any]:
         return self.data.describe()

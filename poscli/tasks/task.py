@@ -207,6 +207,8 @@ class Task(ABC):
     def tuning(self) -> Task:
         """The same task, but with the documents for choosing recipes as its `text`, which no evaluation scores.
 
+        They are also what its batches read if nothing is for training.
+
         DataError if there are none, UsageError if the task keeps none.
         """
         raise UsageError(f"the task {self.name} keeps no text for tuning; tune on another task")

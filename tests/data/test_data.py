@@ -142,6 +142,12 @@ def test_nothing_can_be_trained_on_a_whole_corpus(books: Path, cache: Path) -> N
         load_corpus(f"whole:text:{books}", tokenizer="bpe:300", cache=cache)
 
 
+def test_what_is_shorter_than_any_window_is_told_to_add_text(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "tiny.txt").write_text("too little text")
+    with pytest.raises(DataError, match="a window of 16 needs 17 tokens: add text to it"):
+        check_trainable(load_corpus(f"text:{tmp_path}", cache=cache), 16)
+
+
 # --- the fingerprint and the cache
 
 

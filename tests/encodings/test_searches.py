@@ -6,6 +6,7 @@ LongRoPE's factors may also come with a checkpoint.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from poscli.evaluation.evaluate import search_constants
 from poscli.evaluation.posthoc import with_encoding
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
-from poscli.system.errors import UsageError
+from poscli.system.errors import DataError, UsageError
+from poscli.tasks import open_task
 from poscli.tasks.copy import Copy
 
 FACTOR = 8.0
@@ -227,6 +229,20 @@ def test_a_search_measures_nats_per_counted_target_of_four_training_windows(caps
     assert encoding.losses == pytest.approx(by_hand, rel=1e-5)
     assert len({round(value, 4) for value in by_hand}) == 3
     assert f"fitted to 4 training windows of 32 tokens: {min(by_hand):.3f} nats per token" in capsys.readouterr().err
+
+
+def test_a_search_reads_the_text_for_tuning_where_nothing_is_for_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n in range(8):
+        (tmp_path / f"{n}.txt").write_text(f"{n} of them " * 8)
+    task = open_task("language", f"whole:text:{tmp_path}", "bytes")
+    config = ModelConfig(layers=1, width=16, heads=2, mlp=16)
+    made = perturbed(build_model(config, "temper(search=2)", vocab=task.vocab, length=8, seed=0))
+    search_constants(made, task, 64)
+    assert "temper was fitted to 4 tuning windows of 64 tokens" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"temper is fitted to windows of 640 tokens .* or give search=0"):
+        search_constants(made, task, 640)
 
 
 def test_there_is_no_search_up_to_the_training_length_or_without_a_budget() -> None:

@@ -24,6 +24,7 @@ from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.load import load_model
 from poscli.report.reach import effective_ratio
+from poscli.system.errors import DataError
 from poscli.tasks import TASKS, EpisodeTask, language, open_task
 from poscli.tasks.copy import COPY
 from poscli.tasks.episodes import EPISODES, Episodes
@@ -238,6 +239,13 @@ def test_a_guess_knows_the_frequencies_of_the_training_text(monkeypatch: pytest.
     corpus = Corpus("", "", coder, train, none, none)
     loss = language.Language(corpus).unigram(np.array([[1, 3]]))  # counts 3 and 0, of 7; one is added to each of 5
     assert loss == pytest.approx(np.array([[-np.log(4 / 12), -np.log(1 / 12)]]))
+
+
+def test_a_corpus_of_which_all_is_scored_has_no_frequencies(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(f'"""{"Words. " * 1000}"""')
+    (tmp_path / "two.py").write_text("pass")
+    with pytest.raises(DataError, match="nothing is left to count frequencies by; add documents"):
+        open_task("language", f"whole:prose:text:{tmp_path}", "bytes")
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:260"])
