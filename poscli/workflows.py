@@ -30,7 +30,7 @@ from poscli.model.load import keep, load_tokenizer
 from poscli.runs.results import Tables
 from poscli.runs.run import Run, delete_run, evaluated_as
 from poscli.system.console import note
-from poscli.system.errors import UsageError
+from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import ranks, together
 from poscli.tasks import TASKS, Task, open_task
 from poscli.training.recalibrate import recalibrate
@@ -162,15 +162,23 @@ def refuse_other_corpus(config: RunConfig, request: ExtrapolateRequest) -> None:
     if not request.on:
         return
     given = f"--on {request.on[0]}"
-    for corpus in request.on:
-        if source_of(corpus).spec == f"whole:{config.corpus}":
-            raise UsageError(f"--on {corpus}: {config.encoding} was trained on two thirds of it; leave out `whole:`")
     if config.checkpoint is not None:
         raise UsageError(f"{given}: a checkpoint is evaluated on any corpus with --corpus; give that in its place")
     if not TASKS.get(config.task).reads_text:
         raise UsageError(f"{given}: the task {config.task} of {config.encoding} reads no text; leave it out")
     if request.recalibrate is not None:
         raise UsageError(f"{given} and --recalibrate {request.recalibrate} exclude each other; leave one of them out")
+    for corpus in request.on:
+        if (other := source_of(corpus)).whole and other.origins & _origins(config.corpus):
+            raise UsageError(f"--on {corpus}: {config.encoding} was trained on text of it; leave out `whole:`")
+
+
+def _origins(corpus: str) -> frozenset[str]:
+    """The files or corpora that a corpus is made of; none if they are gone."""
+    try:
+        return source_of(corpus).origins
+    except (DataError, UsageError):
+        return frozenset()
 
 
 def evaluate(

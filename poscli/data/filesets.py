@@ -201,7 +201,7 @@ def row_source(
     def read() -> Reading:
         return Reading((Document(content) for file in files for content in rows(file, field)), {})
 
-    return Source(spec, stamps(files), read)
+    return Source(spec, stamps(files), read, made_of=frozenset(map(str, files)))
 
 
 def field_bytes(row: dict[str, Any], field: str, where: str) -> bytes:

@@ -32,3 +32,9 @@ class Source:
     stamp: Any  # a JSON value that differs whenever the contents may differ, found without reading them
     read: Callable[[], Reading]  # each call reads anew; raises DataError, and so does iterating over the documents
     whole: bool = False  # nothing is set aside for training
+    made_of: frozenset[str] = frozenset()  # the files or corpora that are read, if there is more to say than the spec
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The files that are read, or the specs of corpora: two sources with a common one may share text."""
+        return self.made_of or frozenset([self.spec.removeprefix("whole:")])

@@ -101,7 +101,7 @@ def test_options_of_extrapolate_that_do_not_go_together_are_refused(results: Pat
     learned = run_of(results, "learned").id
     for options, words in (
         (("--run", learned, "--enc", "alibi"), (f"no run {learned} in", "has the encoding alibi", "leave out one")),
-        (("--on", "whole:stdlib"), ("--on whole:stdlib: alibi was trained on two thirds of it", "leave out `whole:`")),
+        (("--on", "whole:stdlib"), ("--on whole:stdlib: alibi was trained on text of it", "leave out `whole:`")),
         (("--smoke", "--tokens", "1M"), ("--smoke scores a few hundred tokens", "--tokens 1000000", "leave one out")),
     ):
         assert_refused(("extrapolate", *options, "--out", results), 2, words, notes=1)

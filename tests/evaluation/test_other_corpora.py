@@ -111,3 +111,15 @@ def test_what_cannot_be_is_refused(tmp_path: Path, task: str, options: dict, mes
     )
     with pytest.raises(UsageError, match=message):
         api.extrapolate(run, **SETTINGS, **options)
+
+
+def test_nothing_is_kept_for_training_of_a_corpus_that_has_text_of_the_training(tmp_path: Path) -> None:
+    """Whatever a corpus is made of: the corpus itself, by the files that both read, also where the run's are gone."""
+    own, other = write(tmp_path / "own", 12, seed=0), write(tmp_path / "other", 12, seed=1)
+    run = trained(own, tmp_path / "out")
+    for corpus in (own, f"echo:{own}", f"{own}/*.txt", f"spliced:{own}/1.txt"):
+        with pytest.raises(UsageError, match="alibi was trained on text of it; leave out `whole:`"):
+            api.extrapolate(run, on=[f"whole:{corpus}"], **SETTINGS)
+    (tmp_path / "own").rename(tmp_path / "moved")
+    rows = api.extrapolate(run, on=[f"whole:{other}"], **SETTINGS).rows
+    assert set(rows["corpus"]) == {f"whole:{other}"}

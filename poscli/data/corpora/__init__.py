@@ -77,7 +77,7 @@ def derived_source(kind: str, argument: str, stamp: Any, change: Change, options
         documents, origin = divided(base)
         return Reading(change(documents), origin)
 
-    return Source(spec, [stamp, "splits of the base", base.stamp], read)
+    return Source(spec, [stamp, "splits of the base", base.stamp], read, made_of=base.origins)
 
 
 def of_each(change: Callable[[bytes], bytes]) -> Change:

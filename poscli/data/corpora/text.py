@@ -14,7 +14,11 @@ from poscli.system.text import printable
 def source(argument: str) -> Source:
     """The corpus `text:PATH`."""
     path, files = find_files("text", argument)
-    return Source(f"text:{path}", stamps(files), lambda: Reading((Document(_text(file)) for file in files), {}))
+
+    def read() -> Reading:
+        return Reading((Document(_text(file)) for file in files), {})
+
+    return Source(f"text:{path}", stamps(files), read, made_of=frozenset(map(str, files)))
 
 
 def _text(path: Path) -> bytes:
