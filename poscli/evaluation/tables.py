@@ -87,7 +87,9 @@ def position_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Ro
 
 
 def recall_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Row]:
-    """Rows of recall.csv: at the longest length, under the first protocol that compares it with the cropped context.
+    """Rows of recall.csv: at the longest length, under the last protocol that compares it with the cropped context.
+
+    Of the protocols of language models that is `fixed`, unless `--protocol` adds another one.
 
     None for a task whose text is another one at every length, for images, which have no n-grams along a line, and where
     a measurement failed.

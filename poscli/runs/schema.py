@@ -81,7 +81,7 @@ EVAL_COLUMNS: Columns = {
     "gain_low": ("float64", "lower end of the 95 % interval of the gain, paired bootstrap over `resampled`"),
     "gain_high": ("float64", "upper end of that interval"),
     "resampled": ("str", "units of the bootstrap: documents, or spans of tokens where documents are too few"),
-    "seconds": ("float64", "seconds of the forward passes on this row's windows"),
+    "seconds": ("float64", "seconds of the measurement that this row shares with others"),
     "tokens_per_s": ("float64", "tokens read by the model per second"),
     "peak_mb": ("float64", "peak memory of the process (CPU) or of the device's allocator (CUDA), MiB"),
     "parameters": ("int64", "parameters of the model, encoding included"),

@@ -8,12 +8,12 @@ from poscli.tasks import Spans
 
 @PROTOCOLS.register("answer")
 class Answer(Protocol):
-    """One window per episode, as long as the episode; its answer, which lies in the last L/2 tokens, counts."""
+    """One window per episode, as long as the episode; of its answer, the part in the last L/2 tokens counts."""
 
     same_text = False
     explained = (
-        "**answer**: one episode per window, which ends with the answer. The answer lies in the last L/2 tokens, and "
-        "its tokens are scored, equally many at every length; L is the training length."
+        "**answer**: one episode per window, which ends with the answer. Those of its tokens that lie in the last "
+        "L/2 tokens are scored; L is the training length."
     )
 
     convention = "papers on length generalization, which report the accuracy of answers"
