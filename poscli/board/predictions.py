@@ -37,6 +37,7 @@ from poscli.board.scaling import (
     size_of,
 )
 from poscli.board.season import STAR, Season, season_of
+from poscli.drawing.text import listed
 from poscli.runs.run import AS
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, DataError, UsageError
@@ -93,7 +94,8 @@ class Score:
 def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
     """Write what the fits predict of the models in a folder's season.toml; returns the file, and what has no fit.
 
-    UsageError if there is a prediction, if models were trained already, or if the fits give no order.
+    UsageError if there is a prediction, if models were trained already, if these learn from another text or in other
+    tokens than those of the fits, or if the fits give no order.
     """
     season, file = _season(folder), folder / "predicted.csv"
     (table,) = season.table
@@ -101,10 +103,19 @@ def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
         raise UsageError(f"{file} is a prediction already, which must not change; register another in another folder")
     if read_cells(folder / "cells", season.name):
         raise UsageError(f"{folder / 'cells'} has models already: what they lose can no longer be predicted")
+    fitted, train, file_of_season = season_of(STAR).train, season.training_of(table), folder / "season.toml"
+    for name in ("corpus", "tokenizer"):
+        if (own := getattr(train, name)) != (known := getattr(fitted, name)):
+            raise UsageError(
+                f"{file_of_season} has {name} = {own!r}, and the fits are to models of {known!r}; take that"
+            )
+    texts = [text for text in season.texts if text in fits.texts]
+    if not texts:
+        raise UsageError(f"{file_of_season} has no text that is fitted; give it some of {listed(fits.texts)}")
     size, rows = size_of(season, table), []
     encodings = [str(parse(spec)) for spec in table.encodings]
     without = [encoding for encoding in encodings if encoding not in fits.slopes_of]
-    for text in fits.texts:
+    for text in texts:
         middle = fits.middle(text, size)
         for encoding in encodings:
             if encoding in without:
@@ -121,7 +132,7 @@ def write_predictions(folder: Path, fits: SizeFits) -> tuple[Path, list[str]]:
                 row | {name + end: value for name, three in named for end, value in zip(ENDS, three, strict=True)}
             )
     if not rows:
-        raise UsageError(f"no encoding of {folder / 'season.toml'} has a fit; give it some of {list(fits.slopes_of)}")
+        raise UsageError(f"no encoding of {file_of_season} has a fit; give it some of {list(fits.slopes_of)}")
     content = f"{DATED}{utc_stamp()}\n"
     content += pd.DataFrame(rows).round(4).to_csv(index=False)
     write_atomic(file, content)
@@ -222,12 +233,15 @@ def pairs_told_apart(both: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """Every pair of encodings that models tell apart, and whether its order is the predicted one.
 
     They do if they differ by more than SEPARABLE in the mean of the seeds that both have, and all of these have one
-    sign. `both` has the predicted loss at 16 L of encodings on texts, `models` a row for each model (`losses_by_size`).
+    sign; where they have no seed in common, as models of two seasons, if their means differ by more. `both` has the
+    predicted loss at 16 L of encodings on texts, `models` a row for each model (`losses_by_size`).
     """
     rows, seeds = [], _by_seed(models)
     for text, of in both.groupby("text", sort=False):
         for (_, one), (_, other) in combinations(of.iterrows(), 2):
             apart = (seeds[text, one["encoding"]] - seeds[text, other["encoding"]]).dropna()
+            if apart.empty:
+                apart = pd.Series([seeds[text, one["encoding"]].mean() - seeds[text, other["encoding"]].mean()])
             expected = one[f"{LONGEST}_predicted"] - other[f"{LONGEST}_predicted"]
             told = abs(apart.mean()) > SEPARABLE and abs(np.sign(apart).sum()) == len(apart)
             if told and not math.isnan(expected):

@@ -116,7 +116,7 @@ def sentences_of_score(found: Score) -> list[str]:
     ]
     if found.ceiling.count:
         said.append(
-            f"One seed orders {_share_text(found.ceiling)} of the pairs as another seed does: nothing can be better."
+            f"One seed orders {_share_text(found.ceiling)} of the pairs that it tells apart as another seed does."
         )
     else:
         said.append("With one seed it is not known how often another seed would give the same order.")

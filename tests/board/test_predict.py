@@ -4,10 +4,12 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from cli_runner import cli
 from planted_board import BYTES, TOKENS, plant, plant_star
 
+from poscli.board.predictions import pairs_told_apart
 from poscli.board.scaling import STAR, Size, failure, fit, losses_by_size, read_scaling
 from poscli.board.season import season_of
 from poscli.specs import parse
@@ -37,6 +39,7 @@ texts = ["code"]
 
 [train]
 corpus = "panel"
+tokenizer = "bpe:1024"
 length = 256
 batch = 4
 tokens = 6_000_000
@@ -190,6 +193,16 @@ def test_each_size_is_predicted_from_the_others(cells):
     assert f"{fits['right']} of {fits['count']}" in deepest_line
 
 
+def test_encodings_without_a_common_seed_are_told_apart_by_their_means():
+    models = pd.DataFrame(
+        [("a", 1, 3.0), ("a", 2, 3.1), ("b", 3, 3.5), ("c", 4, 3.06)], columns=["encoding", "seed", "bits_16x"]
+    ).assign(text="code")
+    both = pd.DataFrame({"encoding": ["a", "b", "c"], "text": "code", "bits_16x_predicted": [2.0, 1.0, 2.0]})
+    pairs = pairs_told_apart(both, models)
+    assert [(each.one, each.other, each.held) for each in pairs.itertuples()] == [("a", "b", False), ("b", "c", False)]
+    assert pairs["found"].tolist() == pytest.approx([-0.45, 0.44])
+
+
 def test_a_recommendation_says_how_often_other_sizes_have_the_order_of_the_board(cells):
     sizes = predict(cells, "--left-out", "--json").json
     right, count = (sum(each["by_board"][name] for each in sizes) for name in ("right", "count"))
@@ -238,6 +251,27 @@ def test_predictions_that_hold_are_counted(cells, held_out):
     assert "no cells of the board" in without.err
     assert "nothing fitted" not in without.out
     assert (found["encodings"], found["seeds"]) == (4, 2)
+
+
+def test_only_texts_of_the_season_are_predicted(cells, tmp_path):
+    (tmp_path / "season.toml").write_text(HELD_OUT.replace('["code"]', '["records", "prose"]'))
+    assert predict(cells, "--register", tmp_path).code == 0
+    assert set(pd.read_csv(tmp_path / "predicted.csv", comment="#")["text"]) == {"prose"}
+
+
+@pytest.mark.parametrize(
+    ("line", "other", "message"),
+    [
+        ('texts = ["code"]', 'texts = ["records"]', "has no text that is fitted; give it some of code and prose"),
+        ('tokenizer = "bpe:1024"', "", "has tokenizer = 'bytes', and the fits are to models of 'bpe:1024'"),
+        ('corpus = "panel"', 'corpus = "stdlib"', "has corpus = 'stdlib', and the fits are to models of 'panel'"),
+    ],
+)
+def test_models_that_the_fits_say_nothing_of_are_not_predicted(cells, tmp_path, line, other, message):
+    (tmp_path / "season.toml").write_text(HELD_OUT.replace(line, other))
+    done = predict(cells, "--register", tmp_path)
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done.err
+    assert message in done.err
 
 
 def test_misses_come_first_and_the_largest_of_them_at_the_top(cells, held_out):
