@@ -32,6 +32,8 @@ from poscli.system.errors import DataError
 
 HEADS = 4  # of the board's models, over which alibi's slopes are spread
 FEWEST = 100  # copies, for a profile that says something
+LEAST_FALL = 0.05  # of the weight of a key: r1 of kerple-log must be above 0
+LEAST_TURNING = 0.1  # of the pairs of p-rope
 FAR_SHARE = 0.2  # of the copies beyond the window, from which on layers without positions pay
 KERPLE_FILE = "designed.py"
 KERPLE = '''"""kerple-log whose heads all begin where a text's distances say, not spread over the authors' ranges."""
@@ -70,20 +72,21 @@ class Designed:
 class Distances:
     """The distribution pi of how far back lies what could be copied, from L/8 to 16 L; even within each octave."""
 
-    def __init__(self, profile: DistanceProfile) -> None:
+    def __init__(self, text: str, profile: DistanceProfile) -> None:
         if not profile.tokens:
             raise DataError(
-                f"no held-out document is longer than 16 times L, {profile.octaves[-1][1] + 1} tokens: give longer "
-                "documents, or a smaller --length"
+                f"{text}: no held-out document is longer than 16 times L, {profile.octaves[-1][1] + 1} tokens: give "
+                "longer documents, or a smaller --length"
             )
         if sum(profile.counts) < FEWEST:
             raise DataError(
-                f"only {sum(profile.counts)} of {profile.tokens:,} tokens could be copied from L/8 to 16 L before, "
-                f"and a design needs {FEWEST}: give a longer text, or a smaller --length"
+                f"{text}: only {sum(profile.counts)} of {profile.tokens:,} tokens could be copied from L/8 to 16 L "
+                f"before, and a design needs {FEWEST}: give a longer text, or another --length"
             )
         self.bounds = np.array([profile.octaves[0][0], *(last + 1 for _, last in profile.octaves)], float)
         self.below = np.concatenate([[0.0], np.cumsum(profile.counts)]) / sum(profile.counts)
-        self.exponent = max(0.05, profile.exponent[0])
+        self.exponent = max(LEAST_FALL, profile.exponent[0])
+        self.falls = profile.exponent[0] >= LEAST_FALL
 
     def within(self, distance: float) -> float:
         """The share of copies from nearer than a distance."""
@@ -101,7 +104,7 @@ def designs(distances: Distances, length: int) -> list[Designed]:
     last = max(1, round(min(length / 2, middle)))
     window = max(2, round(min(length, far)))
     share = distances.within(window)
-    turning = min(1.0, max(0.1, share))
+    turning = min(1.0, max(LEAST_TURNING, share))
     base = max(1.5, (window / (2 * math.pi)) ** (1 / turning))
     beyond = 1 - share
     near_layers = "rope+window" if window == length else f"rope+window({window})"
@@ -115,8 +118,12 @@ def designs(distances: Distances, length: int) -> list[Designed]:
         Designed(
             f"{KERPLE_FILE}:DesignedKerple(falls={distances.exponent:.2f},near={near:.0f})",
             "kerple-log",
-            f"copies get rarer as d^-{distances.exponent:.2f}, and so does the weight of a key: that is r1, and r2 is "
-            f"1/{near:.0f}",
+            (
+                f"copies get rarer as d^-{distances.exponent:.2f}, and so does the weight of a key: that is r1"
+                if distances.falls
+                else f"copies do not get rarer as fast as d^-{LEAST_FALL}, and that is the least for r1"
+            )
+            + f", and r2 is 1/{near:.0f}",
         ),
         Designed(
             f"t5(far={last})",
@@ -126,7 +133,13 @@ def designs(distances: Distances, length: int) -> list[Designed]:
         Designed(
             f"p-rope(p={turning:.2f},base={base:.4g})",
             "rope",
-            f"{100 * share:.0f} % of the copies lie within {window} tokens: so many pairs turn, at least once in these",
+            f"{100 * share:.0f} % of the copies lie within {window} tokens: "
+            + (
+                "so many pairs turn"
+                if share >= LEAST_TURNING
+                else f"{100 * LEAST_TURNING:.0f} % of the pairs, the least, turn"
+            )
+            + ", at least once in these",
         ),
         Designed(
             layout,

@@ -81,6 +81,12 @@ def test_the_widest_head_of_alibi_sees_as_far_as_the_copies_lie(cells, tmp_path)
     assert 64 <= int(far.removeprefix("alibi(far=").split(",")[0]) <= 128
 
 
+def test_where_a_text_asks_for_less_than_an_encoding_can_the_least_is_not_told_as_measured(cells, tmp_path):
+    said = design(cells, repeating(tmp_path, 300), "--json").out
+    assert "0 % of the copies lie within 32 tokens: 10 % of the pairs, the least, turn" in said
+    assert "copies do not get rarer as fast as d^-0.05, and that is the least for r1" in said
+
+
 def test_the_suite_tries_every_design_on_its_text_beside_its_default(cells, tmp_path):
     texts = {}
     for name, distance in (("near", NEAR), ("far", FAR)):
@@ -178,7 +184,8 @@ def test_a_text_without_copies_is_refused(cells, tmp_path):
         (tmp_path / f"{number}.txt").write_bytes(letters)
     done = design(cells, f"text:{tmp_path}")
     assert done.code != 0
-    assert "a design needs 100: give a longer text, or a smaller --length" in done.err
+    assert f"text:{tmp_path}: only " in done.err
+    assert "a design needs 100: give a longer text, or another --length" in done.err
 
 
 def test_short_documents_are_refused(cells, tmp_path):

@@ -64,7 +64,7 @@ def design_encodings(
             raise UsageError(f"--to {str(to)!r} has a space or one of +|(),= in it, which specs cannot have; rename it")
     lengths = window_lengths(length)
     profiles = {text: distance_profile(load_corpus(text, tokenizer=tokenizer), lengths) for text in texts}
-    designed = {text: design.designs(design.Distances(profile), length) for text, profile in profiles.items()}
+    designed = {text: design.designs(design.Distances(text, profile), length) for text, profile in profiles.items()}
     season = current_season()
     orders = Orders(losses_on_board(cells), exponents_of(read_profiles(cells, season.name), season.texts))
     order, held = orders.on_all(), orders.left_out()
