@@ -105,7 +105,7 @@ class TableOfCells:
         self.costs = {cost.encoding: cost for cost in costs if cost.table == table.name}
         tasks = {task.name for task in season.task if task.table == table.name}
         self.answers = [cell for cell in answers if cell.task in tasks]
-        _refuse_mixtures(cells, season)
+        _refuse_mixtures(cells, self.answers, season)
         self.cells: dict[tuple[Entry, int], dict[tuple[str, int], Cell]] = {}  # entry and training length
         for cell in of_newest_source(cells):
             of_model = self.cells.setdefault(((cell.encoding, bool(cell.recipe)), cell.trained_at), {})
@@ -197,6 +197,11 @@ class TableOfCells:
         found = {}
         for text in self.texts:
             trained, cut = self._losses_on(text, long, -1), self._losses_on(text, short, 0)
+            if not trained and not self.table.ceilings:
+                raise DataError(
+                    f"table {self.table.name!r} has no ceilings, so that nobody is ranked; add some to the season, or "
+                    "see what its models say of other sizes with `poscli predict`"
+                )
             if not trained or not cut:
                 raise DataError(
                     f"table {self.table.name!r} has no baseline on {text}: no model that was trained at {longest} "
@@ -301,21 +306,25 @@ class TableOfCells:
         return float(short - long)
 
 
-def _refuse_mixtures(cells: Sequence[Cell], season: Season) -> None:
-    """DataError if cells of one table are of several configurations, or score different documents."""
-    kinds: dict[tuple[str, int], Counter[str]] = {}
+def _refuse_mixtures(cells: Sequence[Cell], answers: Sequence[TaskCell], season: Season) -> None:
+    """DataError if cells of one table, or of one task, are of several configurations, or score different documents."""
+    of_one: dict[tuple[str, int], list[Cell | TaskCell]] = {}  # by the name of a table or a task, and training length
     texts: dict[str, Counter[str]] = {}
     for cell in cells:
-        kinds.setdefault((cell.table, cell.trained_at), Counter())[cell.configuration] += 1
+        of_one.setdefault((cell.table, cell.trained_at), []).append(cell)
         if cell.documents:
             texts.setdefault(cell.text, Counter())[cell.documents] += 1
+    for answer in answers:  # of a task at any length: its configuration says which
+        of_one.setdefault((answer.task, 0), []).append(answer)
+    for (name, _), together in of_one.items():
+        usual = Counter(each.configuration for each in together).most_common(1)[0][0]
+        for each in together:
+            if each.configuration != usual:
+                raise DataError(
+                    f"{each.file} has configuration {each.configuration}, and the others of {name!r} have {usual}: it "
+                    f"is of another season than {season.name}; remove it"
+                )
     for cell in cells:
-        usual = kinds[cell.table, cell.trained_at].most_common(1)[0][0]
-        if cell.configuration != usual:
-            raise DataError(
-                f"{cell.file} has configuration {cell.configuration}, and the others of its table have {usual}: it is "
-                f"of another season than {season.name}; remove it"
-            )
         if cell.documents and cell.documents != (scored := texts[cell.text].most_common(1)[0][0]):
             raise DataError(
                 f"{cell.file} scored other documents of {cell.text} ({cell.documents}) than the others ({scored}): its "
@@ -324,9 +333,25 @@ def _refuse_mixtures(cells: Sequence[Cell], season: Season) -> None:
 
 
 def of_newest_source(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of the newest source of every encoding in a table, the older ones left out."""
+    """The cells of the newest source of every encoding in a table, the older ones left out.
+
+    Tunings on several machines may find several learning rates of an encoding: those that most of its cells have stay.
+    """
     newest: dict[tuple[str, str, bool, int], tuple[str, str]] = {}
+    rates: dict[tuple[str, str, bool, int], Counter[str]] = {}
     for cell in cells:
-        key = (cell.table, cell.encoding, bool(cell.recipe), cell.trained_at)
-        newest[key] = max(newest.get(key, ("", "")), (cell.origin.date, cell.source))
-    return [c for c in cells if newest[c.table, c.encoding, bool(c.recipe), c.trained_at][1] == c.source]
+        newest[_model(cell)] = max(newest.get(_model(cell), ("", "")), (cell.origin.date, cell.source))
+    own = [cell for cell in cells if newest[_model(cell)][1] == cell.source]
+    for cell in own:
+        rates.setdefault(_model(cell), Counter())[_rates(cell)] += 1
+    usual = {model: max(known, key=lambda each: (known[each], each)) for model, known in rates.items()}
+    return [cell for cell in own if usual[_model(cell)] == _rates(cell)]
+
+
+def _model(cell: Cell) -> tuple[str, str, bool, int]:
+    """Whose cells stand in one row together."""
+    return cell.table, cell.encoding, bool(cell.recipe), cell.trained_at
+
+
+def _rates(cell: Cell) -> str:
+    return str(sorted(cell.recipe.items()))

@@ -26,7 +26,8 @@ from poscli.config.validate import Frozen, refusal_of
 from poscli.system.errors import CorruptError
 from poscli.system.files import parse_object, read_bytes, write_atomic
 
-CURE = "restore it from where the cells are kept, or delete it: `poscli board run` makes it again"
+RESTORE = "restore it from where the cells are kept"
+CURE = f"{RESTORE}, or delete it: `poscli board run` makes it again"
 # What a cell is of: its key is a hash of these fields.
 OF_CELL = ("season", "table", "configuration", "encoding", "source", "recipe", "trained_at", "seed", "text")
 OF_TASK = ("season", "task", "configuration", "encoding", "source", "trained_at", "seed")
@@ -240,15 +241,16 @@ def _read_all(folder: Path, kind: type[Kept], skip: tuple[str, ...] = ()) -> Ite
 
 def _read(path: Path, kind: type[Kept]) -> Kept:
     """The content of a file; CorruptError if it is not what was written."""
-    content = parse_object(read_bytes(path, CURE), path, CURE)
+    cure = RESTORE if kind is Scored else CURE  # documents are written with cells that are new, and not for old ones
+    content = parse_object(read_bytes(path, cure), path, cure)
     known = content.pop("sha256", None)
     if known != _hash(content, digits=64):
-        raise CorruptError(f"{path} was edited or damaged: its SHA-256 is not the one that it states; {CURE}")
+        raise CorruptError(f"{path} was edited or damaged: its SHA-256 is not the one that it states; {cure}")
     try:
         return kind.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise CorruptError(
-            f"{path} is not a {kind.__name__.lower()} of this version ({refusal_of(kind, error)}); {CURE}"
+            f"{path} is not a {kind.__name__.lower()} of this version ({refusal_of(kind, error)}); {cure}"
         ) from error
 
 

@@ -48,17 +48,18 @@ def board_columns(table: Standings) -> list[Column]:
         Column("control", tuple(number_text(row.control[0], "+.3f") for row in rows)),
         Column("seeds", tuple(str(row.seeds) for row in rows)),
     ]
-    for task in tasks_of(table):
-        columns.append(Column(f"{task} 1x, {last}", tuple(_answers(row.tasks.get(task)) for row in rows)))
+    for task, far in tasks_of(table).items():
+        columns.append(Column(f"{task} 1x, {far}", tuple(_answers(row.tasks.get(task)) for row in rows)))
     if any(row.training[0] == row.training[0] for row in rows):
         columns.append(Column("training", tuple(number_text(row.training[0], ".2f", "x") for row in rows)))
         columns.append(Column("reading", tuple(number_text(row.reading[0], ".2f", "x") for row in rows)))
     return columns
 
 
-def tasks_of(table: Standings) -> list[str]:
-    """The tasks that any encoding of a table was asked."""
-    return sorted({task for row in table.rows for task in row.tasks})
+def tasks_of(table: Standings) -> dict[str, str]:
+    """The tasks that any encoding of a table was asked, each with its longest multiple of the task's own L."""
+    lengths = {task: result.lengths for row in table.rows for task, result in row.tasks.items()}
+    return {task: ratio_name(of_task[-1] / of_task[0]) for task, of_task in sorted(lengths.items())}
 
 
 def legend_of(table: Standings) -> list[str]:

@@ -24,7 +24,7 @@ from poscli.board.page.encoding import encoding_files, encoding_pages
 from poscli.board.picture import ranks_png
 from poscli.board.season import current_season
 from poscli.board.standings import UNKNOWN, Row, TaskResult, standings_of
-from poscli.board.tables import PLACES, csv_of
+from poscli.board.tables import PLACES, board_columns, csv_of
 from poscli.report.summary import as_json
 
 HOSTILE = "</script><img src=x>"
@@ -266,7 +266,9 @@ def test_report_writes_the_board_on_request(made, tmp_path):
 
 def test_a_table_may_have_columns_that_the_one_before_has_not(table):
     (row, *others) = table.rows
-    asked = replace(row, tasks={"find": TaskResult((64, 1024), (0.9, 0.5), 0.06, 3, 2, 700.0, 1.0)})
-    text = csv_of([table, replace(table, table="other", rows=(asked, *others))])
+    asked = replace(row, tasks={"find": TaskResult((64, 512), (0.9, 0.5), 0.06, 3, 2, 700.0, 1.0)})
+    with_task = replace(table, table="other", rows=(asked, *others))
+    text = csv_of([table, with_task])
     lines = list(csv.DictReader(io.StringIO(text)))
     assert (lines[0]["find_last"], lines[len(table.rows)]["find_last"]) == ("", "0.50000")
+    assert "find 1x, 8x" in [column.name for column in board_columns(with_task)]

@@ -99,6 +99,31 @@ def test_cells_that_do_not_belong_together_are_refused(made, tmp_path, change, m
         standings_of(folder, made[1])
 
 
+def test_sizes_of_documents_that_are_damaged_are_not_to_be_deleted(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    path = min((folder / made[1].name / "documents").iterdir())
+    path.write_text(path.read_text().replace("16", "17"))
+    with pytest.raises(CorruptError, match=rf"{path.name} .*; restore it from where the cells are kept$"):
+        standings_of(folder, made[1])
+
+
+def test_of_several_tunings_the_row_is_that_of_most_cells(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    for cell in read_cells(folder, made[1].name):
+        if cell.encoding == "holds":
+            tuned = cell.model_copy(update={"recipe": {"matrix_lr": 0.1}})
+            write_kept(folder / tuned.file, tuned)
+            if cell.seed == made[1].seeds(1)[0]:  # on another machine, later
+                later = cell.origin.model_copy(update={"date": "2026-02-01T00:00:00Z"})
+                losses = tuple(tuple(n + 500 for n in line) for line in cell.hundredths)
+                other = {"recipe": {"matrix_lr": 0.2}, "origin": later, "hundredths": losses}
+                write_kept(folder / cell.model_copy(update=other).file, cell.model_copy(update=other))
+    (published, tuned) = standings_of(folder, made[1])
+    (row,) = tuned.rows
+    assert row.rates == {"matrix_lr": 0.1}
+    assert row.loss == row_of(published, "holds").loss
+
+
 def test_without_a_model_trained_at_the_longest_length_there_is_no_baseline(made, tmp_path):
     folder = shutil.copytree(made[0], tmp_path / "cells")
     for cell in read_cells(folder, made[1].name):

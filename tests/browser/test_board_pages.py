@@ -121,6 +121,7 @@ def test_the_answer_and_the_ranking_are_those_of_the_standings(opened: Browser, 
     (other,) = opened.table("others")
     assert other["Encoding"] == "none"
     assert other["Why"].startswith("undertrained\nperplexity at 64 tokens")
+    assert (other["Safe"], other["Harmful"]) == ("16x", "not shown")
 
 
 def test_columns_sort_both_ways(opened: Browser, table: Standings) -> None:

@@ -50,10 +50,10 @@ function numberColumns() {
     column(`Gain ${end}`, (n) => valueOf(own(n).gains.at(-1)), signed, { note: note("gain"), down: true }),
     column("Used", (n) => exactly(own(n).used[0]), percent, { note: note("used"), down: true }),
     column("Safe", (n) => exactly(own(n).safe), multiple, { note: note("safe"), down: true }),
-    column("Harmful", (n) => exactly(own(n).harmful, own(n).first ? "not shown" : "not known"), multiple, { note: note("safe"), down: true }),
+    column("Harmful", (n) => exactly(own(n).harmful, own(n).safe === null ? "not known" : "not shown"), multiple, { note: note("safe"), down: true }),
     column("Control", (n) => valueOf(own(n).control), signed, { note: note("control"), down: true }),
-    ...section().tasks.flatMap((task) => [0, -1].map((at) =>
-      column(`${task} ${at ? end : "1x"}`, (n) => exactly(own(n).tasks[task]?.accuracy.at(at) ?? null), two, { note: note(`${task}:`), down: true }))),
+    ...Object.entries(section().tasks).flatMap(([task, far]) => [0, -1].map((at) =>
+      column(`${task} ${at ? far : "1x"}`, (n) => exactly(own(n).tasks[task]?.accuracy.at(at) ?? null), two, { note: note(`${task}:`), down: true }))),
     ...(known ? costs : []),
     column("Seeds", (n) => exactly(own(n).seeds), String, { down: true }),
   ];
