@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 
 from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, TaskCell, documents_file, key_of, write_kept
-from poscli.config.code import MEASURING, code_of
+from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.config.run import Recipe, RunConfig
+from poscli.data.corpora import source_of
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import posthoc_specs
@@ -30,6 +31,8 @@ from poscli.runs.results import (
 from poscli.runs.run import AS, Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.sweep.job import Job
+from poscli.system.errors import UsageError
+from poscli.system.text import counted
 from poscli.tasks import TASKS
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -106,29 +109,70 @@ def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, 
     `names` has the names on the board of specs that are called otherwise there. Nothing is written of evaluations that
     are missing, or were made under other settings. CorruptError where a cell says something else already.
     """
-    if not run_exists(job.folder):
-        return 0
-    run = open_run(job.folder)
-    wanted = {label + job.config.recipe_mark for label in labels_of(job)}
-    settings = settings_of(job.config, job.extrapolate)
     new = 0
-    for part in ([run] if has_evaluation(run) else []) + evaluated_parts(run):
-        known = part.recalibration is None and part.label in wanted
-        if not known or evaluated_under(part) != record_of(part, settings):
-            continue
+    for part in _evaluations(job):
         if _is_task(job):
             answers = _answers(part, job, season, table, names)
             new += write_kept(folder / answers.file, answers)
-        elif part.corpus in job.extrapolate.on:
-            cell, scored = _cell(part, job, season, table, names)
+        elif text := _text_in_season(part.corpus, job):
+            cell, scored = _cell(part, text, job, season, table, names)
             if scored is not None:
                 write_kept(folder / documents_file(scored), scored)
             new += write_kept(folder / cell.file, cell)
     return new
 
 
-def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str]) -> tuple[Cell, Scored | None]:
-    """The cell of an evaluation, and the documents that it scored; None if no length has a loss."""
+def refuse_other_source(jobs: Sequence[Job]) -> None:
+    """UsageError if runs of jobs were trained or scored with other code of their encodings than is there now.
+
+    A run is found by its configuration, in which only the code of plugins is. Its losses must not become those of
+    another source.
+    """
+    others = [job for job in jobs if not _is_of_this_source(job)]
+    if others:
+        first, *more = others
+        named = f"{first.folder} and {counted(len(more), 'other run')}" if more else str(first.folder)
+        names = " ".join(job.folder.name for job in others)
+        raise UsageError(
+            f"{named}: trained or scored with other code of {first.config.encoding} than is there now; restore that "
+            f"code, or delete what it made with `poscli rm --out {first.runs.parent} {names}`"
+        )
+
+
+def _is_of_this_source(job: Job) -> bool:
+    """Whether the code of its encodings that is there now made all that there is of the run of a job."""
+    if not run_exists(job.folder):
+        return True
+    made_by = [(job.config.encoding, TRAINING, str(open_run(job.folder).env.get("code", "")))]
+    for part in _evaluations(job):
+        measured = tables_of(part, TASKS.get(job.config.task).columns).rows["measured_code"]
+        made_by.append((part.config.encoding, MEASURING, str(measured.iloc[0])))
+    return all(code_of(spec, rooms).split("-")[0] == code.split("-")[0] for spec, rooms, code in made_by)
+
+
+def _evaluations(job: Job) -> Iterator[Run]:
+    """What is there of the evaluations of a job: of its run, and of the weights under other encodings."""
+    if not run_exists(job.folder):
+        return
+    run = open_run(job.folder)
+    wanted = {label + job.config.recipe_mark for label in labels_of(job)}
+    settings = settings_of(job.config, job.extrapolate)
+    for part in ([run] if has_evaluation(run) else []) + evaluated_parts(run):
+        known = part.recalibration is None and part.label in wanted
+        if known and evaluated_under(part) == record_of(part, settings):
+            yield part
+
+
+def _text_in_season(corpus: str, job: Job) -> str:
+    """What the season calls a corpus that a job scores, which may be a relative path; "" for another corpus."""
+    texts = job.extrapolate.on
+    return corpus if corpus in texts else next((text for text in texts if source_of(text).spec == corpus), "")
+
+
+def _cell(
+    run: Run, text: str, job: Job, season: str, table: str, names: Mapping[str, str]
+) -> tuple[Cell, Scored | None]:
+    """The cell of an evaluation on a text, and the documents that it scored; None if no length has a loss."""
     tables = tables_of(run)
     rows, units = (each[each["variant"] == FULL] for each in (tables.rows, tables.details["units"]))
     apart = rows[rows["protocol"] == APART].sort_values("length")["nll"]
@@ -143,7 +187,7 @@ def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str])
             names_of_units, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
             scored = Scored(
                 season=season,
-                text=run.corpus,
+                text=text,
                 fingerprint=run.fingerprint,
                 units=names_of_units,
                 tokens=tokens,
@@ -156,7 +200,7 @@ def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str])
         table=table,
         recipe=_rates(job),
         **_made_as(job, name),
-        text=run.corpus,
+        text=text,
         documents="" if scored is None else scored.key,
         lengths=tuple(rows["length"].tolist()),
         status=tuple(rows["status"].tolist()),

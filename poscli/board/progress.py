@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from poscli.board.cells import keys_in
-from poscli.board.gather import NO_NAMES, gather, keys_of
+from poscli.board.gather import NO_NAMES, gather, keys_of, refuse_other_source
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.board.standings import standings_of
@@ -91,16 +91,20 @@ def tunings_of_board(season: Season, device: str, out: Path, encodings: Chosen) 
 def missing_jobs(
     jobs: Sequence[BoardJob], season: Season, cells: Path, names: Mapping[str, str] = NO_NAMES
 ) -> list[BoardJob]:
-    """The jobs of which a cell is missing. Before that, the cells of runs that are evaluated already are written."""
-    left = []
-    there = keys_in(cells, season.name)
-    for table, job in jobs:
-        wanted = keys_of(job, season.name, table, names)
-        if not wanted <= there and gather(job, season.name, table, cells, names):
-            there = keys_in(cells, season.name)
-        if not wanted <= there:
-            left.append((table, job))
-    return left
+    """The jobs of which a cell is missing. Before that, the cells of runs that are evaluated already are written.
+
+    UsageError if such a run is of another source than its encoding has now.
+    """
+
+    def lacking(some: Sequence[BoardJob]) -> list[BoardJob]:
+        there = keys_in(cells, season.name)
+        return [(table, job) for table, job in some if not keys_of(job, season.name, table, names) <= there]
+
+    left = lacking(jobs)
+    refuse_other_source([job for _, job in left])
+    for table, job in left:
+        gather(job, season.name, table, cells, names)
+    return lacking(left)
 
 
 def missing_jobs_of_stage(
@@ -121,6 +125,15 @@ def missing_jobs_of_stage(
     for seeds in SEEDS_OF_STAGE[stage]:
         chosen = undecided(season, cells, encodings, tuned=tuned) if seeds > min(SPENT) else encodings
         yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), season, cells)
+
+
+def refuse_unranked(season: Season) -> None:
+    """UsageError for a season that is not ranked, where it is never decided which encodings need more seeds."""
+    if unranked := [table.name for table in season.table if not table.ceilings]:
+        raise UsageError(
+            f"--stage {max(SEEDS_OF_STAGE)}: table {unranked[0]!r} has no ceilings, so that nobody is ranked and none "
+            "needs more seeds than others; give a smaller --stage, or add ceilings to the season"
+        )
 
 
 def undecided(season: Season, cells: Path, encodings: Chosen, *, tuned: bool = False) -> Chosen:

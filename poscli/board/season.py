@@ -85,13 +85,19 @@ class Season(Request):
     def _is_whole(self) -> Season:
         if self.train.length is None or self.train.batch is None:
             raise ValueError("the table [train] needs length and batch; add them")
-        if any(table.ceilings for table in self.table) and not isinstance(self.extrapolate.max_len, int):
+        longest = [self.scoring_of(table).max_len for table in self.table if table.ceilings]
+        if not all(isinstance(each, int) for each in longest):
             raise ValueError("ceilings are trained on windows of max_len tokens; add it to [extrapolate], such as 1024")
         if any(table.ceilings for table in self.table) and not self.control:
             raise ValueError("tables with ceilings are ranked, and need a control: add it, such as 'spliced'")
         names = [*(table.name for table in self.table), *(task.name for task in self.task)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two tables or tasks are called {twice[0]!r}; give one another name")
+        for table in self.table:
+            for spec in table.readings:
+                if spec not in table.encodings:
+                    known = near(spec, table.encodings)
+                    raise ValueError(f"table {table.name!r} has readings of {spec!r}, which it does not train; {known}")
         for task in self.task:
             if task.table not in [table.name for table in self.table]:
                 raise ValueError(f"the task {task.name!r} is of table {task.table!r}, which is not there; correct it")

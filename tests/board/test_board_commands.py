@@ -13,6 +13,7 @@ from poscli.board.cells import read_answers, read_cells, read_costs, read_profil
 from poscli.board.progress import jobs_of_board, undecided
 from poscli.board.season import season_of
 from poscli.board.standings import standings_of
+from poscli.system.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,8 @@ def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
     ("line", "other", "message"),
     [
         ("max_len = 32", 'max_len = "2x"', "ceilings are trained on windows of max_len tokens"),
+        ("ceilings =", 'extrapolate.max_len = "2x"\nceilings =', "ceilings are trained on windows of max_len tokens"),
+        ("readings.rope =", "readings.nope =", "has readings of 'nope', which it does not train; did you mean rope"),
         ("batch = 4", "", "needs length and batch"),
         ("control = ", "# ", "tables with ceilings are ranked, and need a control"),
         ('table = "small"', 'table = "large"', "is of table 'large', which is not there"),
@@ -179,6 +182,50 @@ def test_a_season_that_cannot_be_is_refused_in_one_line(board, tmp_path, line, o
     done = cli("board", "build", "--season", tmp_path / "wrong.toml", "--to", tmp_path / "out")
     assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done.err
     assert message in done.err
+
+
+def test_a_season_without_ceilings_is_trained_and_not_ranked(board, tmp_path):
+    (tmp_path / "season.toml").write_text(board[1].read_text().replace('ceilings = ["rope"]', ""))
+    cells = shutil.copytree(board[0] / "cells", tmp_path / "cells")
+    for cell in read_cells(cells, "tests"):
+        if cell.trained_at == 32:
+            (cells / cell.file).unlink()
+    built = cli("board", "build", "--season", tmp_path / "season.toml", "--cells", cells, "--to", tmp_path / "out")
+    more = run(board[0], tmp_path / "season.toml", "--stage", 3)
+    for done in (built, more):
+        assert (done.code != 0, len(done.err.strip().splitlines())) == (True, 1), done.err
+        assert "table 'small' has no ceilings, so that nobody is ranked" in done.err
+
+
+def test_answers_to_another_task_are_refused(board, tmp_path):
+    cells = shutil.copytree(board[0] / "cells", tmp_path / "cells")
+    other = read_answers(cells, "tests")[0].model_copy(update={"configuration": "0ther", "lengths": (32, 128)})
+    write_kept(cells / other.file, other)
+    with pytest.raises(DataError, match=rf"{other.file.name} has configuration 0ther, and the others of 'find' have"):
+        standings_of(cells, season_of(board[1]))
+
+
+def test_runs_of_another_source_give_no_cells(board, tmp_path, monkeypatch):
+    """Their losses are not those of the source that is there now."""
+    monkeypatch.setattr("poscli.board.gather.code_of", lambda spec, rooms: "0ther000-rooms")
+    done = run(*board, "--cells", tmp_path / "cells", "--stage", 1)
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done.err
+    assert "trained or scored with other code of rope than is there now" in done.err
+    deleted = done.err.partition("`poscli rm --out ")[2].split("`")[0].split()
+    assert deleted[0] == str(board[0] / "results")
+    assert {*deleted[1:]} == {path.name for path in (board[0] / "results" / "runs").iterdir() if path.is_dir()}
+    assert not list((tmp_path / "cells").rglob("*.json"))
+
+
+def test_a_season_may_name_its_texts_by_relative_paths(board, tmp_path, monkeypatch):
+    monkeypatch.chdir(board[0])
+    text = board[1].read_text().partition("[[task]]")[0].replace(f"text:{board[0]}/", "text:")
+    for line in ("control = ", "ceilings = ", "readings.rope = "):
+        text = text.replace(line, f"# {line}")
+    (tmp_path / "season.toml").write_text(text.replace('"none", "rope"', '"none"'))
+    done = run(tmp_path, tmp_path / "season.toml", "--stage", 1, "--no-costs")
+    assert done.code == 0, done.err
+    assert {cell.text for cell in read_cells(tmp_path / "cells", "tests")} == {"text:a", "text:b"}
 
 
 def test_with_three_seeds_only_what_is_not_decided_gets_more(board, tmp_path):

@@ -70,14 +70,18 @@ def run_board(
 ) -> None:
     """Train and score what is missing on the board, and write a cell for each model and text as it is done.
 
-    The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
+    The same command goes on where it stopped. What is missing is looked up before each number of seeds: machines that
+    write to one folder of cells at the same time each need encodings of their own (--enc).
     """
     from poscli.board.costs import measure_costs, measure_texts
     from poscli.board.progress import (
+        SEEDS_OF_STAGE,
         chosen_encodings,
         jobs_of_board,
+        missing_jobs,
         missing_jobs_of_stage,
         plan_jobs,
+        refuse_unranked,
         run_missing,
         tune,
         tunings_of_board,
@@ -92,6 +96,8 @@ def run_board(
     cells = cells or out_ / IN_RESULTS
     encodings = chosen_encodings(season, table_names(season, table or []), enc or [])
     check_folder(cells, "--cells")
+    if stage == max(SEEDS_OF_STAGE):
+        refuse_unranked(season)
     crew = Crew(workers=workers, memory=memory, device=device)
     for elsewhere in others:
         crew = elsewhere.crew(crew)
@@ -114,7 +120,13 @@ def run_board(
         seconds = fitting.seconds_for(planned)
         note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
         plan.confirm(seconds, "--stage", yes=yes)
-        failures += run_missing(jobs, planned, fitting, season, cells, runs)
+        failed = run_missing(jobs, planned, fitting, season, cells, runs)
+        failures += failed
+        if not failed and (left := missing_jobs(jobs, season, cells)):
+            raise PoscliError(
+                f"{left[0][1].folder} has ended, and its cells are not all in {cells} (a bug of poscli): "
+                f"{counted(len(left), 'run')} would be left however often this is repeated"
+            )
     if not no_costs:
         measure_costs(jobs_of_board(season, 1, device, runs, encodings), season, cells, device_of(device))
         measure_texts(season, cells)
@@ -226,6 +238,9 @@ def check_entry(
     from poscli.board.cells import read_cells
     from poscli.board.enter import made_again
     from poscli.board.season import season_of
+    from poscli.drawing.text import listed
+    from poscli.encodings import names
+    from poscli.specs import names_in
 
     season, cells = season_of(season_), cells or out_ / IN_RESULTS
     bundled = Path(entry).suffix == ".zip" or Path(entry).is_file()
@@ -237,11 +252,13 @@ def check_entry(
             refuse_bundle(known, season, read_cells(cells, season.name))
         else:
             known = entry_on_board(entry, season, cells)
-        if known.source and not yes:
-            lines = counted(len(known.source.splitlines()), "line")
+        code = [f"the source in {entry}, {counted(len(known.source.splitlines()), 'line')}"] if known.source else []
+        outside = [name for name in names_in(known.spec) if name not in names()]
+        code += [f"{name} of this machine" for name in outside if not (known.source and ".py:" in name)]
+        if code and not yes:
             asked = sys.stdin.isatty() and err.is_terminal
-            if not asked or not typer.confirm(f"Run the source in {entry}, {lines}, which you have read?", err=True):
-                raise PoscliError(f"not checked: that runs the source in {entry}; read it, then give --yes")
+            if not asked or not typer.confirm(f"Run {listed(code)}, which you have read?", err=True):
+                raise PoscliError(f"not checked: that runs {listed(code)}; read it, then give --yes")
         results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
     records = [
         {"cell": each.cell.file.name, "text": each.cell.text, "seed": each.cell.seed, "identical": each.identical,
