@@ -56,33 +56,35 @@ class Bundle:
 
 
 def write_bundle(
-    path: Path, *, name: str, spec: str, season: Season, table: str, folder: Path, source: Path | None
+    path: Path,
+    *,
+    name: str,
+    spec: str,
+    season: Season,
+    table: str,
+    tried: Sequence[str],
+    folder: Path,
+    source: tuple[str, str] | None,
 ) -> Path:
-    """Write the cells of a folder, all of one entry, and its source as a bundle; returns its path.
+    """Write the cells of a folder, all of one source of an entry, as a bundle; returns its path.
 
-    UsageError if it would be larger than 100 kB, which only a large source can make it.
+    `source` is the name of its file and the text that it had when the cells were made, and `tried` the hashes of all
+    sources that were ranked under its name. UsageError if the bundle would be larger than 100 kB, which only a large
+    source can make it.
     """
     cells, documents = read_cells(folder, season.name), read_documents(folder, season.name)
-    newest = max(cells, key=lambda cell: cell.origin.date).source
-    chosen = [cell for cell in cells if cell.source == newest]
-    content = {
-        "name": name,
-        "spec": spec,
-        "season": season.name,
-        "table": table,
-        "tried": sorted({cell.source for cell in cells}),
-    }
+    content = {"name": name, "spec": spec, "season": season.name, "table": table, "tried": list(tried)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         _add(archive, ENTRY, json.dumps(content, indent=1) + "\n")
         if source is not None:
-            _add(archive, f"{SOURCE}/{source.name}", source.read_text(encoding="utf-8"))
-        needed = [documents[key] for key in sorted({cell.documents for cell in chosen if cell.documents})]
-        for file in [cell.file for cell in chosen] + [documents_file(each) for each in needed]:
+            _add(archive, f"{SOURCE}/{source[0]}", source[1])
+        needed = [documents[key] for key in sorted({cell.documents for cell in cells if cell.documents})]
+        for file in [cell.file for cell in cells] + [documents_file(each) for each in needed]:
             _add(archive, f"{CELLS}/{file.as_posix()}", (folder / file).read_text(encoding="utf-8"))
     if len(buffer.getvalue()) > LARGEST:
         size = len(buffer.getvalue()) / 1000
-        raise UsageError(f"the bundle of {name} has {size:.0f} kB, and 100 kB are the limit; shorten {source}")
+        raise UsageError(f"the bundle of {name} has {size:.0f} kB, and 100 kB are the limit; shorten its source")
     write_atomic(path, buffer.getvalue())
     return path
 
@@ -222,9 +224,14 @@ def compare_again(bundle: Bundle, made: Cell) -> Again:
     Other CPUs round otherwise, and a training amplifies that until it is like another seed. So there the two losses may
     differ as much as those of two seeds do in 99 of 100 cases. How much that is follows from the variance over the
     bundle's seeds, mean over the texts. It has the degrees of freedom of two texts, however many there are, because a
-    model that is lucky on one text tends to be lucky on others.
+    model that is lucky on one text tends to be lucky on others. UsageError if other documents were scored.
     """
     then = next(cell for cell in bundle.cells if cell.key == made.key)
+    if made.documents != then.documents:
+        raise UsageError(
+            f"{then.file} scored other documents of {then.text} than this machine has: its corpus is another one; "
+            "check it with the season's corpora"
+        )
     kind, by_text = (then.trained_at, bool(then.recipe)), dict[str, list[NDArray[np.float64]]]()
     for cell in bundle.cells:
         if cell.documents and (cell.trained_at, bool(cell.recipe)) == kind:

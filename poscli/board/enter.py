@@ -11,17 +11,16 @@ from typing import Any
 
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, read_cells
-from poscli.board.gather import gather, source_of_encoding
+from poscli.board.gather import gather, refuse_other_source, source_of_encoding
 from poscli.board.progress import BoardJob, missing_jobs, plan_jobs, run_missing, tune
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable, table_names
 from poscli.board.standings import Standings, standings_of
 from poscli.board.tables import number_text
 from poscli.config.suite import Suite
-from poscli.encodings import full_name
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
-from poscli.sweep.job import jobs_of, perform, tunings_of
+from poscli.sweep.job import Job, jobs_of, perform, trials_of, tunings_of
 from poscli.system.console import note
 from poscli.system.device import device_of, threads
 from poscli.system.errors import PoscliError, UsageError
@@ -29,7 +28,10 @@ from poscli.verify import verify
 from poscli.workflows import prepare
 
 FOLDER = "rank"  # in the folder of results
+CELLS_OF = "cells-"  # begins the names of the folders of cells there, before the hash of a source
 SEEDS = min(SPENT)
+IN_FILE = r"[^|+(]*\.py:"  # the file of a class in a spec
+WORD_BEGINS = r"(?<=[a-z0-9])(?=[A-Z])"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Contender:
     spec: str
     name: str
     source: Path | None  # its file, if it has one
+    text: str  # of that file when it was verified
+    code: str  # hash of the source of its encodings
     season: Season
     table: SeasonTable
     board: Path  # the folder of the board's cells
@@ -51,17 +55,33 @@ class Contender:
 
     @property
     def cells(self) -> Path:
-        """The folder of its own cells."""
-        return self.folder / "cells"
+        """The folder of the cells of its source. Each source of a name has its own, in `folder`."""
+        return self.folder / f"{CELLS_OF}{self.code}"
+
+    @property
+    def tried(self) -> list[str]:
+        """The hashes of all sources that were ranked under its name."""
+        return sorted(path.name.removeprefix(CELLS_OF) for path in self.folder.glob(f"{CELLS_OF}*"))
 
     def suite(self, *, tuned: bool) -> Suite:
         """Its training and evaluation, as those of all others."""
         suite = self.season.suite(self.table, self.season.seeds(SEEDS), [self.spec])
         return suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
 
-    def jobs(self, device: str, *, tuned: bool) -> list[BoardJob]:
-        """Its jobs, each with the name of the table."""
-        return [(self.table.name, job) for job in jobs_of(self.suite(tuned=tuned), device, self.out / "runs")]
+    def jobs(self, device: str, *, tuned: bool, to_plan: bool = False) -> list[BoardJob]:
+        """Its jobs, each with the name of the table; with `to_plan`, those that wait for trials, too (`jobs_of`).
+
+        UsageError if its source was edited since it was verified.
+        """
+        jobs = jobs_of(self.suite(tuned=tuned), device, self.out / "runs", to_plan=to_plan)
+        if any(source_of_encoding(self.spec, job.config) != self.code for job in jobs):
+            raise UsageError(f"{self.source} was edited since it was verified; repeat the command, which ranks it anew")
+        return [(self.table.name, job) for job in jobs]
+
+    def jobs_with_tuned_rates(self, device: str) -> list[Job]:
+        """Its trials that are not made yet, and its jobs with the rates that they find: to plan, not to be done."""
+        trials = trials_of(tunings_of(self.suite(tuned=True), device, self.out), device)
+        return [*trials, *(job for _, job in self.jobs(device, tuned=True, to_plan=True))]
 
     def write_bundle(self) -> Path:
         """Write its cells and its source as a bundle; returns the path."""
@@ -71,36 +91,42 @@ class Contender:
             spec=self.spec,
             season=self.season,
             table=self.table.name,
+            tried=self.tried,
             folder=self.cells,
-            source=self.source,
+            source=(self.source.name, self.text) if self.source else None,
         )
 
 
 def contender_of(enc: str, name: str | None, season: Season, table: str, board: Path, out: Path) -> Contender:
     """The entry of an encoding, after it was verified.
 
-    UsageError for a name that is taken, or a spec that is on the board already; PoscliError if a check fails; DataError
-    without cells to rank it among.
+    UsageError for a name that is taken, a spec that is on the board already, or one of several files; PoscliError if a
+    check fails; DataError without cells to rank it among.
     """
     chosen = season.table_named(table)
     spec, ranked = str(parse(enc)), {str(parse(each)) for each in chosen.encodings}
     if spec in ranked:
         raise UsageError(f"{spec} is on the board already; `poscli board build` shows its row")
-    file, _, cls = full_name(spec).rpartition(":") if re.fullmatch(r"[^|+(]*\.py(:\w+)?", spec) else ("", "", "")
-    name = name or (re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls).lower() if cls else spec)
+    files = sorted({file[:-1] for file in re.findall(IN_FILE, spec)})
+    if len(files) > 1:
+        raise UsageError(f"{spec} is of {' and '.join(files)}, and a bundle holds one file; write its classes into one")
+    source = Path(files[0]) if files else None
+    text = source.read_text(encoding="utf-8") if source else ""
+    name = name or re.sub(r"[^|+(]*:(\w+)", lambda leaf: re.sub(WORD_BEGINS, "-", leaf[1]).lower(), spec)
     if not re.fullmatch(r"[\w.+|(),=-]+", name):
         raise UsageError(f"--name {name!r} has other characters than letters, digits and .+|(),=-; choose another one")
     cells = read_cells(board, season.name)
     standings_of(board, season)  # first: without a board there are no ranks
     seeds = season.seeds(1)
     (config,) = prepare(season.suite(chosen, seeds, [spec]).train, [spec], seeds, device_of("cpu")).configs
-    refuse_taken(name, {source_of_encoding(spec, config)}, cells, ranked)
+    code = source_of_encoding(spec, config)
+    refuse_taken(name, {code}, cells, ranked)
     verdict = verify(spec)
     if verdict.status != "passed":
         faults = ", ".join(each.check for each in verdict.findings if each.status in ("failed", "unavailable"))
         raise PoscliError(f"{enc} does not hold what every encoding must: {faults}; `poscli verify {enc}` shows why")
     note(f"{name}: all checks of `poscli verify` hold")
-    return Contender(spec, name, Path(file) if file else None, season, chosen, board, out)
+    return Contender(spec, name, source, text, code, season, chosen, board, out)
 
 
 def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
@@ -133,14 +159,14 @@ def submission_text(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle:
 
     `rows` are the records of its rows; each also says, as `of`, how many encodings of that table have a rank.
     """
-    tried = len({cell.source for cell in read_cells(entry.cells, entry.season.name)})
     lines = []
     for row in rows:
         rank = f"rank {row['ranks']} of {row['of']}" if row["of"] > 1 else "no rank, as the only one"
         rank = rank if row["ranks"] else row["status"]
         regret = number_text(math.nan if row["regret"][0] is None else row["regret"][0], ".2f")
         lines.append(f"  {row['label']}: {rank} on table {entry.table.name}, regret {regret}")
-    head = f"  {entry.name}, season {entry.season.name}, spec {entry.spec}; sources ranked under this name: {tried}"
+    tried = f"sources ranked under this name: {len(entry.tried)}"
+    head = f"  {entry.name}, season {entry.season.name}, spec {entry.spec}; {tried}"
     check = f"  bundle: {bundle}; whoever receives it runs `poscli board check {bundle.name}`"
     return "\n".join(["to submit it, send the bundle with this text:", head, *lines, check])
 
@@ -154,7 +180,7 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
         raise UsageError(f"the bundle is of table {bundle.table!r}, which season {season.name} does not have")
     table, spec = season.table_named(bundle.table), bundle.spec
     if bundle.source_file is not None:
-        spec = f"{bundle.source_file}:{bundle.spec.rpartition(':')[2]}"
+        spec = re.sub(IN_FILE, lambda _: f"{bundle.source_file}:", spec)
     results = []
     for cell in bundle.drawn():
         suite = season.suite(table, [cell.seed], [spec])
@@ -165,6 +191,7 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
             job = job.model_copy(
                 update={"config": job.config.model_copy(update={"recipe": recipe, "tuning": "bundle"})}
             )
+        refuse_other_source([job])
         note(f"again: {cell.text}, seed {cell.seed}")
         with threads(1):
             outcome = perform(job)

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from planted_board import plant
 
 from poscli.board.bundle import compare_again, entry_on_board
+from poscli.system.errors import UsageError
 
 NAMES = [
     "none", "rope", "alibi", "kerple-log", "fox", "t5", "fire", "smear", "cable", "bam", "window", "shaw", "cope",
@@ -18,6 +20,12 @@ def test_the_cells_that_are_made_again_are_of_two_models(tmp_path):
     for number in range(40):
         drawn = replace(known, digest=str(number)).drawn()
         assert len({cell.seed for cell in drawn}) == 2
+
+
+def test_a_cell_that_scored_other_documents_is_compared_with_nothing(tmp_path):
+    known = entry_on_board("rope", plant(tmp_path, dict.fromkeys(NAMES[:2], (1.5, 1.6))), tmp_path)
+    with pytest.raises(UsageError, match="scored other documents of code than this machine has"):
+        compare_again(known, known.cells[0].model_copy(update={"text": "code", "documents": "0ther"}))
 
 
 def test_true_cells_of_another_cpu_are_seldom_refused_and_better_ones_are_found(tmp_path):

@@ -24,6 +24,11 @@ class MyPenalty(Encoding):
     def distance_bias(self, d):
         return -d[None] / 8.0
 '''
+SLOPE = MINE.replace(
+    "    def distance_bias(self, d):\n        return -d[None] / 8.0",
+    "    def __init__(self, shape, *, k: float = 0.1):\n        super().__init__(shape)\n        self.k = k\n\n"
+    "    def distance_bias(self, d):\n        return -self.k * d[None]",
+)
 BROKEN = MINE.replace("-d[None] / 8.0", "-d[None] / 8.0 * torch.rand(())")
 
 
@@ -160,10 +165,9 @@ def changed_bundle(bundle, folder, *, seal):
             write_kept(path, cell.model_copy(update={"hundredths": losses}))
     if seal:
         season = season_of(bundle.parents[3] / "season.toml")
-        fields = {"name": known.name, "spec": known.spec, "season": season, "table": known.table}
-        return write_bundle(
-            folder / "changed.zip", folder=folder / "unpacked" / "cells", source=known.source_file, **fields
-        )
+        fields = {"name": known.name, "spec": known.spec, "season": season, "table": known.table, "tried": known.tried}
+        source = (known.source_file.name, known.source)
+        return write_bundle(folder / "changed.zip", folder=folder / "unpacked" / "cells", source=source, **fields)
     with zipfile.ZipFile(bundle) as old, zipfile.ZipFile(folder / "changed.zip", "w") as new:
         for name in old.namelist():
             text = old.read(name).decode()
@@ -185,7 +189,7 @@ def changed_bundle(bundle, folder, *, seal):
 )
 def test_what_is_submitted_says_among_how_many_it_is_ranked_or_why_not(place, row, said):
     season = season_of(place / "season.toml")
-    entry = Contender("mine.py", "mine", place / "mine.py", season, season.table[0], place / "none", place / "none")
+    entry = Contender("mine.py", "mine", place / "mine.py", "", "c0de", season, season.table[0], place, place / "none")
     text = submission_text(entry, [{"label": "mine", "status": "ranked"} | row], place / "bundle.zip")
     assert f"  mine: {said}\n" in text
 
@@ -199,12 +203,54 @@ def test_what_is_submitted_says_among_how_many_it_is_ranked_or_why_not(place, ro
         (("mine.py", "--name", "a/b"), 2, "has other characters than"),
         (("mine.py", "--name", "none"), 2, "the name 'none' is taken"),
         (("nowhere.py",), 2, "nowhere.py"),
+        (("mine.py+broken.py",), 2, "is of broken.py and mine.py, and a bundle holds one file"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused_in_one_line(place, arguments, code, message):
     done = rank(*arguments)
     assert (done.code, len(done.err.strip().splitlines())) == (code, 1), done.err
     assert message in done.err
+
+
+def test_a_source_that_is_ranked_again_has_its_own_row_and_bundle(ranked, place):
+    """Although another one was ranked under this name since."""
+    (place / "later.py").write_text(MINE.replace("8.0", "2.0"))
+    first, later, again = (
+        rank(file, "--name", "slope", "--published", "--json") for file in ("mine.py", "later.py", "mine.py")
+    )
+    assert first.json["rows"][0]["source"] == again.json["rows"][0]["source"] != later.json["rows"][0]["source"]
+    assert first.json["rows"][0]["regret"] == again.json["rows"][0]["regret"]
+    bundle = read_bundle(place / again.json["bundle"], place / "unpacked")
+    assert (bundle.source, len(bundle.tried)) == (MINE, 2)
+    assert {cell.source for cell in bundle.cells} == {again.json["rows"][0]["source"]}
+
+
+def test_a_class_with_options_has_its_source_in_the_bundle(place, tmp_path):
+    (place / "slope.py").write_text(SLOPE)
+    done = rank("slope.py:MyPenalty(k=0.5)+smear", "--published", "--json")
+    assert done.code == 0, done.err
+    assert done.json["rows"][0]["label"] == "my-penalty(k=0.5)+smear"
+    (place / "slope.py").rename(tmp_path / "slope.py")
+    again = check(done.json["bundle"])
+    assert again.code == 0, again.err
+    assert read_bundle(place / done.json["bundle"], tmp_path / "unpacked").source == SLOPE
+
+
+def test_code_of_this_machine_is_run_only_by_whoever_says_so(ranked, place, tmp_path):
+    with zipfile.ZipFile(place / ranked.json["bundle"]) as old, zipfile.ZipFile(tmp_path / "b.zip", "w") as new:
+        for name in old.namelist():
+            if not name.startswith("source/"):
+                new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
+    done = cli("board", "check", tmp_path / "b.zip", "--season", "season.toml", "--cells", "cells")
+    assert done.code == 1
+    assert "that runs mine.py:MyPenalty of this machine; read it, then give --yes" in done.err
+
+
+@pytest.mark.parametrize(("options", "count"), [((), 3 + 9 + 3), (("--published",), 3)])
+def test_a_dry_run_has_the_trials_and_what_is_trained_with_their_rates(place, tmp_path, options, count):
+    (tmp_path / "new.py").write_text(MINE)
+    done = rank(tmp_path / "new.py", "--dry-run", "--json", "--out", tmp_path, *options)
+    assert len(done.json["jobs"]) == count, done.err
 
 
 def test_a_bundle_that_was_packed_again_with_its_folders_is_the_same(ranked, place, tmp_path):

@@ -64,13 +64,14 @@ def rank_encoding(
     crew = Crew(workers=workers, memory=memory, device=device)
     crew.check()
     entry = contender_of(enc, name, season, chosen, cells or out_ / IN_RESULTS, out_)
-    fitting, planned = plan_jobs(crew, [job for _, job in entry.jobs(device, tuned=False)])
+    first = [job for _, job in entry.jobs(device, tuned=False)]
+    fitting, planned = plan_jobs(crew, first if published else [*first, *entry.jobs_with_tuned_rates(device)])
     if dry_run:
         plan.show(planned, json_, fitting)
         return
-    seconds = fitting.seconds_for(planned)
-    plan.confirm(seconds, "--published", yes=yes)
-    note(f"{entry.name}: the first row in about {duration(seconds)}")
+    shorter = "the season's tokens" if published else "what it trains, with --published"
+    plan.confirm(fitting.seconds_for(planned), shorter, yes=yes)
+    note(f"{entry.name}: the first row in about {duration(fitting.seconds_for(planned[: len(first)]))}")
     records, failures = [], []
     for tuned in (False,) if published else (False, True):
         if tuned:
