@@ -92,19 +92,23 @@ def _by_factor(rope: dict[str, Any], length: int) -> Options:
 def _yarn(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length)
     factor = _factor(rope, length / original)
-    options: Options = {"factor": factor, "original": original, "attention": _yarn_attention(rope, factor)}
+    options: Options = {"factor": factor, "original": original, **_yarn_attention(rope, factor)}
     options |= {key: positive_number(rope, key, default) for key, default in (("beta_fast", 32), ("beta_slow", 1))}
     return options | ({"truncate": False} if rope.get("truncate") is False else {})
 
 
-def _yarn_attention(rope: dict[str, Any], factor: float) -> float:
-    """The factor on cos and sin: the one that is given, that of DeepSeek's two numbers, or that of YaRN's paper."""
+def _yarn_attention(rope: dict[str, Any], factor: float) -> Options:
+    """The factor on cos and sin that is given, or that of DeepSeek's two numbers.
+
+    Without either it is that of YaRN's paper, which the encoding computes. It is not written out, because it would stay
+    where another factor is put in the place of the checkpoint's own.
+    """
     if rope.get("attention_factor") is not None:
-        return positive_number(rope, "attention_factor", 1.0)
+        return {"attention": positive_number(rope, "attention_factor", 1.0)}
     if rope.get("mscale") and rope.get("mscale_all_dim"):
         mscale, of_all = (positive_number(rope, key, 1.0) for key in ("mscale", "mscale_all_dim"))
-        return grown_by_yarn(factor, mscale) / grown_by_yarn(factor, of_all)
-    return grown_by_yarn(factor)
+        return {"attention": grown_by_yarn(factor, mscale) / grown_by_yarn(factor, of_all)}
+    return {}
 
 
 def grown_by_yarn(factor: float, times: float = 1.0) -> float:
@@ -125,8 +129,10 @@ def _llama3(rope: dict[str, Any], length: int) -> Options:
 def _longrope(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length, least=2)  # the formula divides by its logarithm
     factor = _factor(rope, length / original)
-    attention = positive_number(rope, "attention_factor", grown_by_longrope(factor, original))
-    return {"factor": max(1.0, factor), "original": original, "attention": attention}
+    options: Options = {"factor": max(1.0, factor), "original": original}
+    if rope.get("attention_factor") is not None:
+        options["attention"] = positive_number(rope, "attention_factor", 1.0)
+    return options
 
 
 # By the `rope_type` of transformers: the encoding of poscli, and its options.

@@ -201,23 +201,36 @@ def test_a_scaling_stays_that_of_the_configuration_whatever_length_the_model_was
         assert apart(in_slices(ours, 4 * LENGTH), expected) < ROUNDING, ours.architecture.spec
 
 
+def longer(length: int) -> dict[str, Any]:
+    """The keys of a model that LongRoPE lets read `length` tokens, as Phi-3 has them."""
+    scaling = {"rope_type": "longrope", "factor": length / LENGTH, **LISTS}
+    return {"rope_scaling": scaling, "max_position_embeddings": length, "original_max_position_embeddings": LENGTH}
+
+
+def yarn(factor: float, original: int) -> dict[str, Any]:
+    return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}}
+
+
 @pytest.mark.parametrize(
-    ("target", "scaling"),
+    ("target", "own", "expected"),
     [
-        ("rope-linear(factor=4)", {"rope_type": "linear", "factor": 4.0}),
-        ("yarn(factor=4)", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LENGTH}),
-        ("rope-dynamic(factor=2)", {"rope_type": "dynamic", "factor": 2.0}),
+        ("rope-linear(factor=4)", {}, {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+        ("yarn(factor=4)", {}, yarn(4.0, LENGTH)),
+        ("rope-dynamic(factor=2)", {}, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+        ("yarn(factor=8)", yarn(4.0, 16), yarn(8.0, 16)),
+        ("longrope(factor=16)", longer(4 * LENGTH), longer(16 * LENGTH)),
     ],
 )
 def test_a_scaling_put_on_a_trained_model_is_that_of_transformers(
-    target: str, scaling: dict[str, Any], tmp_path: Path
+    target: str, own: dict[str, Any], expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    _, plain = stock("llama", tmp_path)
-    trained = plain.architecture.spec
-    under = with_encoding(plain, posthoc_spec(trained, target, plain.shape), trained)
-    theirs, _ = stock("llama", tmp_path / "scaled", rope_scaling=scaling)
-    expected = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
-    assert apart(in_slices(under, 4 * LENGTH), expected) < ROUNDING
+    """Also in the place of one that the model has, which may have another factor on cos and sin."""
+    _, trained = stock("llama", tmp_path, **own)
+    spec = trained.architecture.spec
+    under = with_encoding(trained, posthoc_spec(spec, target, trained.shape), spec)
+    theirs, _ = stock("llama", tmp_path / "scaled", **expected)
+    logits = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
+    assert apart(in_slices(under, 4 * LENGTH), logits) < ROUNDING
 
 
 def test_learned_sinks_stay_under_another_encoding(tmp_path: Path) -> None:
