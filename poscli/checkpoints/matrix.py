@@ -14,15 +14,17 @@ from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
 from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.request import AdviceRequest
 from poscli.checkpoints.source import config_in, find
-from poscli.checkpoints.wanted import fixed
+from poscli.checkpoints.wanted import FACTOR, fixed
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import LONGEST_TEXT, LONGEST_WINDOW, validated
+from poscli.equation import Shape
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
+from poscli.evaluation.posthoc import ALL, compatible_specs, posthoc_spec
 from poscli.report.advice import Advice, Candidate
 from poscli.runs.results import Tables, evaluation_tables
 from poscli.runs.schema import FULL
+from poscli.specs import check, parse
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
 from poscli.tasks import task_columns
@@ -96,9 +98,9 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
             f"--lengths {request.lengths[-1]:g} is above --target {target}, which is {longest / length:g} times the "
             "trained length; leave it out"
         )
-    wanted = posthoc_specs(run_config, request.as_ or [ALL], strict=True)
+    shape = run_config.model.shape(length)
     values = {
-        "as": list(dict.fromkeys(fixed(spec, length, longest) for spec in wanted)),
+        "as": specs_at(run_config.encoding, request.as_ or [ALL], shape, longest),
         "lengths": tuple(dict.fromkeys((1.0, *request.lengths, longest / length))),
         "tokens": request.tokens,
         "stride": request.stride or max(1, min(MOST_SCORED, length // STRIDES)),
@@ -121,6 +123,26 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
             for setup in setups_of([run], asked, device, open_task=lambda *names: task)
         ),
     )
+
+
+def specs_at(trained: str, targets: Sequence[str], shape: Shape, length: int) -> list[str]:
+    """The specs that a checkpoint is to be compared under at inputs of `length` tokens, with all options.
+
+    A factor that a target names stays as it is. Every other one is that for the length, also where the checkpoint was
+    trained with another; `all` then stands for its own scaling with that factor too. UsageError for a target that it
+    cannot be evaluated as.
+    """
+    rescaled = fixed(trained, shape.length, length, anew=True)
+    specs: list[str] = []
+    for target in targets:
+        if target == ALL:
+            found = [rescaled, *compatible_specs(rescaled, shape)]
+            specs += [fixed(spec, shape.length, length, anew=True) for spec in found]
+        else:
+            given = any(key == FACTOR for leaves in parse(target).layers for leaf in leaves for key, _ in leaf.options)
+            spec = str(check(posthoc_spec(trained if given else rescaled, target, shape), shape))
+            specs.append(fixed(spec, shape.length, length, anew=not given))
+    return [spec for spec in dict.fromkeys(specs) if spec != trained]
 
 
 def _needed(setup: EvaluationSetup, baselines: tuple[str, ...]) -> EvaluationSetup:

@@ -33,20 +33,21 @@ class Inexpressible(Exception):
     """A program has no setting for what a spec asks; the message is one sentence that says what to do."""
 
 
-def fixed(spec: str, trained: int, target: int) -> str:
+def fixed(spec: str, trained: int, target: int, *, anew: bool = False) -> str:
     """The spec in which every factor that follows the length of the input is the one for inputs of `target` tokens.
 
-    The factor is the target divided by the trained length, or by the option `original` of the scaling. Lengths in units
-    of the trained length become numbers of tokens, which is what configurations hold.
+    The factor is the target divided by the trained length, or by the option `original` of the scaling; with `anew` it
+    replaces one that is written out. Lengths in units of the trained length become numbers of tokens, which is what
+    configurations hold.
     """
-    layers = tuple(tuple(_fixed(leaf, trained, target) for leaf in leaves) for leaves in parse(spec).at(trained).layers)
-    return str(Spec(layers))
+    layers = parse(spec).at(trained).layers
+    return str(Spec(tuple(tuple(_fixed(leaf, trained, target, anew) for leaf in leaves) for leaves in layers)))
 
 
-def _fixed(leaf: Leaf, trained: int, target: int) -> Leaf:
+def _fixed(leaf: Leaf, trained: int, target: int, anew: bool) -> Leaf:
     known = get(leaf.name).options()
     values: Options = dict(leaf.options)
-    if FACTOR not in known or known[FACTOR].default is not None or values.get(FACTOR) is not None:
+    if FACTOR not in known or known[FACTOR].default is not None or (values.get(FACTOR) is not None and not anew):
         return leaf
     values[FACTOR] = max(1.0, target / int(values.get("original") or trained))
     return Leaf(leaf.name, tuple((key, values[key]) for key in known if key in values))

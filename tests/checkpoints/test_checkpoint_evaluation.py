@@ -22,6 +22,7 @@ from poscli import api
 from poscli.checkpoints import matrix
 from poscli.checkpoints.matrix import read_target
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.request import AdviceRequest
 from poscli.runs.results import Tables
 from poscli.runs.run import list_runs
 from poscli.system.errors import CorruptError, UsageError
@@ -161,6 +162,34 @@ def test_a_random_model_gets_no_advice_and_its_runs_can_be_reported(place: Path,
     assert cli(*command, *out).err.count("nothing to do") == 3  # everything was measured before
     report = document("report", "--out", tmp_path / "results")
     assert {row["encoding"] for row in report["summary"]} >= {"llama", "llama as yarn(factor=2.0, base=5000.0)"}
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "target", "expected"),
+    [
+        (YARN, "yarn", ["yarn(factor=16.0, original=16, base=5000.0)"]),
+        (YARN, "yarn(factor=8)", ["yarn(factor=8.0, original=16, base=5000.0)"]),
+        (YARN, "temper", ["yarn(factor=16.0, original=16, base=5000.0)+temper"]),
+        ({"rope_type": "dynamic", "factor": 3.0}, "rope-linear", ["rope-linear(factor=4.0, base=5000.0)"]),
+        (LLAMA3, "all", ["llama3(factor=32.0, original=8, base=5000.0)"]),
+    ],
+)
+def test_a_scaled_checkpoint_is_measured_with_the_factor_for_the_target(
+    scaling: dict[str, Any], target: str, expected: list[str], place: Path, tmp_path: Path
+) -> None:
+    folder = make("llama", tmp_path / "scaled", rope_scaling=scaling)
+    request = AdviceRequest.model_validate({"corpus": corpus(place), "as": [target]})
+    asked = matrix.opened(str(folder), "4x", request, device_name="cpu", runs=Path("runs"))
+    specs = [each.run.config.encoding for each in asked.work[1:]]
+    assert specs[:1] == expected
+    if target == "all":
+        assert "rope-linear(factor=32.0, original=8, base=5000.0)" in specs
+        assert not [spec for spec in specs if "factor=8.0" in spec]
 
 
 def test_what_is_pasted_counts_from_the_length_that_was_measured(
