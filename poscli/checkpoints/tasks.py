@@ -8,10 +8,12 @@ also where the tokenizer would join them otherwise.
 from __future__ import annotations
 
 import hashlib
+import math
+import statistics
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from poscli.tasks.task import TASKS
 
 Words = list[int]  # the tokens of a phrase
 KEY_DIGITS, VALUE_DIGITS = 5, 4
+SAMPLED = 97  # every 97th number is encoded to see how many tokens numbers have: any last digits are among them
 FACTS, ASKED = 8, 3
 REPEATED, CUE, COMMON = 24, 4, 512
 NAMES = ("Ada", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Louis")
@@ -45,7 +48,8 @@ class Told(EpisodeTask):
     measured = "accuracy of the answers, by length and by the depth of what they repeat"
     length = 512
     reads_text = True
-    symbols, others = 10, 0  # digits, which a guess that knows the question would give
+    symbols, others = 10, 0  # digits
+    digits: ClassVar[int]  # of the numbers that are answers
     shortest = 256
     by = DEPTH
 
@@ -95,9 +99,21 @@ class Told(EpisodeTask):
         """The tokens of a phrase."""
         return [int(token) for token in self.data.tokenizer.encode(text.encode())]
 
-    def number(self, digits: int, draw: np.random.Generator) -> Words:
+    def number(self, draw: np.random.Generator) -> Words:
         """The tokens of a random number, with the space before it."""
-        return self.words(f" {int(draw.integers(10 ** (digits - 1), 10**digits))}")
+        return self.words(f" {int(draw.integers(10 ** (self.digits - 1), 10**self.digits))}")
+
+    @cached_property
+    def guess(self) -> float:
+        """The nats per token of an answer that a guess costs which knows the question and not the text.
+
+        All numbers are equally frequent; how many tokens they have is the mean over a sample of them.
+        """
+        numbers = range(10 ** (self.digits - 1), 10**self.digits, SAMPLED)
+        return math.log(9 * 10 ** (self.digits - 1)) / statistics.fmean(len(self.words(f" {n}")) for n in numbers)
+
+    def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.full(tokens.shape, self.guess)
 
     def describe(self) -> dict[str, Any]:
         return self.data.describe() | {"fingerprint": self.fingerprint}
@@ -126,10 +142,10 @@ class Needle(Told):
     """Give the pass key that was told somewhere in a long text (Mohtashami and Jaggi, 2023, arXiv:2305.16300)."""
 
     summary = f"give a key of {KEY_DIGITS} digits that a long text told, in words"
-    version = 1
+    version, digits = 1, KEY_DIGITS
 
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
-        key = self.number(KEY_DIGITS, draw)
+        key = self.number(draw)
         telling, asking = self.words("\nRemember this: the pass key is"), self.words("\nWhat is the pass key? It is")
         return (
             [telling + key + self.words(".\n")],
@@ -143,12 +159,12 @@ class Facts(Told):
     """Give the numbers of some of the names that a long text told, each at its own depth: recall of several keys."""
 
     summary = f"give the numbers of {ASKED} of {FACTS} names that a long text told, in words"
-    version, shortest = 1, 512
+    version, digits, shortest = 1, VALUE_DIGITS, 512
 
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         names = [NAMES[n] for n in draw.choice(len(NAMES), FACTS, replace=False)]
         phrases = [self.words(f"\nThe number of {name} is") for name in names]
-        values = [self.number(VALUE_DIGITS, draw) for _ in names]
+        values = [self.number(draw) for _ in names]
         stop = self.words(".\n")
         asked, answers = Words(), list[ToldAnswer]()
         for n in draw.choice(FACTS, ASKED, replace=False):
@@ -170,6 +186,10 @@ class Repeat(Told):
         telling, asking = self.words("\nRemember these words:"), self.words("\nThe same words again:")
         answer = ToldAnswer(len(asking) + CUE, 0, len(telling) + CUE, REPEATED - CUE)
         return [telling + items + self.words("\n")], asking + items, [answer]
+
+    @cached_property
+    def guess(self) -> float:
+        return math.log(len(self._frequent))
 
     @cached_property
     def _frequent(self) -> NDArray[np.int64]:

@@ -46,6 +46,20 @@ def test_every_token_that_counts_repeats_one_that_was_told(name: str, place: Pat
     assert (columns >= 200).all()  # in the second half, as the protocol wants
 
 
+@pytest.mark.parametrize(("name", "answers"), [("needle", 90_000), ("facts", 9_000), ("repeat", 0)])
+def test_a_guess_that_knows_the_question_spreads_over_all_answers(name: str, answers: int, place: Path) -> None:
+    """So it costs as much as all tokens of an answer hold, however many digits a token has."""
+    task = opened(name, place)
+    drawn = task.episodes(200, 512, np.random.default_rng(4), training=False)
+    scored = drawn.tokens[drawn.back > 0]
+    if name == "repeat":  # every token is an answer of its own
+        expected = np.log(np.unique(scored).size)
+    else:
+        begins = np.diff(drawn.back, axis=1) > 0
+        expected = np.log(answers) * begins.sum() / scored.size
+    assert task.unigram(scored).mean() == pytest.approx(expected, rel=0.02)
+
+
 def test_a_key_is_told_once_and_asked_for_at_the_end(place: Path) -> None:
     task = opened("needle", place)
     (tokens,) = task.episodes(1, 300, np.random.default_rng(5), training=False).tokens
