@@ -86,9 +86,13 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
 
 
 def _mark(path: Path) -> str:
-    """Twelve hex digits of a hash over the size of a file and samples of its content."""
+    """Twelve hex digits of a hash over the size of a file, the time when it was written, and samples of its content.
+
+    Whole tensors lie between the samples, and where each one lies is known only from all of the metadata, which takes
+    seconds to read. So a file that was written again is unpacked again, even if nothing in it has changed.
+    """
     size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
+    digest = hashlib.sha256(f"{size} {path.stat().st_mtime_ns}".encode())
     with path.open("rb") as file:
         for n in range(SAMPLES):
             file.seek(n * max(0, size - PIECE_BYTES) // (SAMPLES - 1), os.SEEK_SET)

@@ -60,6 +60,15 @@ def test_a_file_is_unpacked_once_and_its_card_needs_no_weights(file: Path, capsy
     assert first.spec == str(file)
 
 
+def test_a_file_that_changed_anywhere_is_unpacked_again(file: Path, tmp_path: Path) -> None:
+    wide = write_gguf(make("llama", tmp_path / "wide", intermediate_size=8192), file)
+    before = find(str(wide), config_only=True).folder
+    content = bytearray(wide.read_bytes())
+    content[100_000] ^= 1  # between the first two samples
+    wide.write_bytes(content)
+    assert find(str(wide), config_only=True).folder != before
+
+
 def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) -> None:
     scaled = write_gguf(folder, file.with_name("scaled.gguf"), {"llama.rope.scaling.type": "yarn"})
     unknown, damaged = file.with_name("unknown.gguf"), file.with_name("damaged.gguf")
