@@ -160,8 +160,17 @@ def test_a_random_model_gets_no_advice_and_its_runs_can_be_reported(place: Path,
     assert advice["target"] == 2 * LENGTH
     assert advice["paste"] == []
     assert cli(*command, *out).err.count("nothing to do") == 3  # everything was measured before
-    report = document("report", "--out", tmp_path / "results")
+    report = document("report", "--out", tmp_path / "results" / "advise")
     assert {row["encoding"] for row in report["summary"]} >= {"llama", "llama as yarn(factor=2.0, base=5000.0)"}
+
+
+def test_advice_leaves_what_extrapolate_measured(place: Path, tmp_path: Path) -> None:
+    evaluated(place, "llama", "--as", "yarn(factor=2)", "--out", tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("eval.csv")}
+    asked = ("--target", "2x", "--tokens", 128, "--as", "yarn", "--corpus", corpus(place), "--out", tmp_path)
+    document("advise", place / "llama", *asked)
+    assert len(before) == 2
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("eval.csv")} == before
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}

@@ -78,7 +78,8 @@ def advise(
     for name in runtime or ():
         if name not in PROGRAMS:
             raise UsageError(f"--runtime {name!r}: {near(name, PROGRAMS)}")
-    asked = matrix.opened(model, target, request, device_name=device, runs=out_ / "runs")
+    runs = out_ / "advise" / "runs"  # of their own: what `extrapolate` measured with other settings stays
+    asked = matrix.opened(model, target, request, device_name=device, runs=runs)
     if dry_run:
         plan.show(evaluations(asked.work, why=False), json_)
         if request.minutes is not None:
@@ -92,7 +93,7 @@ def advise(
         found = searched(asked, until=begun + 60 * SEARCH_SHARE * (request.minutes or math.inf))
         named = [*(request.as_ or [ALL]), *(each.spec for each in found)]
         wider = request.model_copy(update={"as_": list(dict.fromkeys(named))})
-        asked = matrix.opened(model, target, wider, device_name=device, runs=out_ / "runs")
+        asked = matrix.opened(model, target, wider, device_name=device, runs=runs)
     left_out: tuple[budget.Dropped, ...] = ()
     if request.minutes is not None:
         spent = budget.within(asked, request.minutes, begun=begun)
