@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toys import ENDS, make, shape
 
 from poscli.encodings import Encoding, get, names
-from poscli.equation import Option
+from poscli.equation import Option, Shape
 from poscli.specs import build, check, parse
 from poscli.system.errors import UsageError
 from poscli.system.registry import Registry
@@ -240,6 +240,11 @@ def test_an_encoding_without_positions_for_a_training_window_is_refused(name: st
     with pytest.raises(UsageError, match=message):
         check(f"{name}+randomized", shape())
     assert str(check(name, shape())) == name
+
+
+def test_windows_that_fit_no_memory_are_no_reason_to_refuse_an_encoding() -> None:
+    """To tell whether it has positions for them takes no tensor of such a window, here of 512 GiB."""
+    assert str(check("yarn", Shape(width=2**17, heads=32, layers=2, length=2**20, vocab=50))) == "yarn"
 
 
 # from outside
