@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 
 from poscli.checkpoints.matrix import Matrix
 from poscli.checkpoints.screening import ends, loaded_checkpoint
-from poscli.checkpoints.wanted import BASE, Inexpressible, wanted_of
+from poscli.checkpoints.wanted import BASE, wanted_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_spec, with_encoding
 from poscli.system.errors import UsageError
@@ -100,7 +100,7 @@ def _theta(matrix: Matrix) -> float:
     try:
         wanted = wanted_of(matrix.architecture, matrix.config, matrix.run.encoding, matrix.target)
         options = dict(wanted.trained[wanted.main].options)
-    except (Inexpressible, StopIteration) as error:
+    except StopIteration as error:
         raise UsageError(f"--search looks for numbers of rope, and {matrix.name} has none; leave it out") from error
     return float(str(options.get("base", BASE)))
 

@@ -114,8 +114,8 @@ def _ropes(architecture: Architecture, trained: Sequence[Leaves], wanted: Sequen
     for before, after in zip(trained, wanted, strict=True):
         if _rotation(before) is None:
             continue  # a layer that was trained without rotations keeps none
-        others = [leaf for leaf in after if leaf.name != WINDOW]
         leaf = _rotation(after)
+        others = [each for each in after if each.name != WINDOW and (each is leaf or each not in before)]
         if leaf is None or len(others) > 1:
             raise Inexpressible(f"No configuration has a key for {_named(others)} on a model trained with rope.")
         type_ = EVERY_LAYER if not typed else LOCAL if _has_window(before) else GLOBAL

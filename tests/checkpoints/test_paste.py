@@ -160,6 +160,16 @@ def test_a_model_with_a_scaling_of_its_own_gets_another_or_keeps_it(kind):
     assert ("GGUF" in plain.reason) if kind == "llama3" else plain.text.endswith("--rope-scaling none")
 
 
+def test_the_learned_sinks_of_gpt_oss_need_no_key():
+    config = config_of("gpt_oss")
+    known = architecture(config).spec
+    for spec in (known, known.replace("factor=4.0", "factor=16")):
+        read = architecture(with_keys(config, pasted(config, spec, INSTALLED).keys))
+        torch.testing.assert_close(expected(config, read.spec), expected(config, spec), rtol=0, atol=TOLERANCE)
+    with_sink = pasted(config_of("llama"), "rope(base=5000)+sink-logit", INSTALLED)
+    assert "No configuration has a key for rope(base=5000.0)+sink-logit" in with_sink.reason
+
+
 def test_phi_3_keeps_its_two_lists_and_takes_no_other_scaling():
     lists = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
     config = config_of("llama") | {"model_type": "phi3", "rope_scaling": {"type": "longrope"} | lists}
