@@ -21,6 +21,7 @@ from poscli.checkpoints.screening import ends, loaded_checkpoint
 from poscli.checkpoints.wanted import BASE, wanted_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+from poscli.model.held import held
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
 
@@ -37,6 +38,7 @@ class Found:
     loss: float
 
 
+@held()  # the checkpoint is loaded once, not for every try
 def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     """The best specs, one for each number; those whose turn would come after `until` are left out.
 

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import LENGTH, make
@@ -45,10 +46,17 @@ def test_what_is_found_is_where_the_loss_is_least(place: Path, monkeypatch: pyte
         texts.append(setup)
         return [PlantedEnd(), PlantedEnd()]
 
+    loaded: list[Any] = []
+
+    def under(model: Any, spec: str, trained: str) -> str:
+        loaded.append(model.stock)
+        return spec
+
     monkeypatch.setattr(search, "ends", planted)
-    monkeypatch.setattr(search, "with_encoding", lambda model, spec, trained: spec)
+    monkeypatch.setattr(search, "with_encoding", under)
     whole = asked(place)
     theta, factor, attention, temperature = searched(whole)
+    assert len({id(each) for each in loaded}) == 1  # from the disk, for all tries
     assert [each.number for each in (theta, factor, attention, temperature)] == [
         "theta", "factor", "attention", "temperature",
     ]  # fmt: skip
