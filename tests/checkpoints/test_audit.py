@@ -128,6 +128,23 @@ def test_a_server_that_takes_or_reads_less_than_it_should_is_named(folder: Path,
     assert fault["name"] == "long inputs"
 
 
+def test_learned_positions_are_audited_up_to_their_end(corpus: str, tmp_path: Path) -> None:
+    folder = make("gpt2", tmp_path / "gpt2")
+    with ModelServer(folder, fault=Fault(context=2 * LENGTH)) as server:
+        assert [each["tokens"] for each in found(server, folder, corpus)["readings"]] == [LENGTH]
+        beyond = audit(server, folder, corpus, "--target", "2x")
+    assert beyond.code == USAGE
+    assert f"must be between {LENGTH} and {LENGTH}, where its learned positions end" in beyond.err
+
+
+def test_without_a_target_no_more_is_read_than_one_can_ask_for(corpus: str, tmp_path: Path) -> None:
+    folder = make("llama", tmp_path / "long", max_position_embeddings=600_000)
+    with ModelServer(folder, fault=Fault(context=2_000_000)) as server:
+        result = audit(server, folder, corpus)
+    assert result.code == DATA
+    assert "an audit of 1048576 needs" in result.err
+
+
 def test_other_weights_are_named(folder: Path, corpus: str, tmp_path: Path) -> None:
     other = make("llama", tmp_path / "other", rope_theta=5000.0, hidden_size=64)
     with ModelServer(other) as server:
@@ -248,6 +265,7 @@ def test_the_key_of_openai_is_for_openai(url: str, sent: str | None, monkeypatch
 BAD = {
     "no log-probabilities": (Fault(silent=True), DATA, "returns no log-probabilities of the prompt"),
     "numbers that are none": (Fault(bad=True), DATA, "log-probabilities that are none"),
+    "tokens that it adds": (Fault(adds=1), DATA, f"was sent {LENGTH - 1} tokens and read {LENGTH}: it adds tokens"),
     "another model": (Fault(other_after=3), DATA, "it changed its model"),
     "a small context": (Fault(context=LENGTH // 2), USAGE, f"an audit needs a context of {LENGTH} tokens"),
     "too many requests": (Fault(refuses=[429] * 99), DATA, "takes no more requests for now (429)"),
@@ -266,7 +284,16 @@ def test_a_server_that_cannot_be_audited_is_refused_in_one_line(folder: Path, co
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
 @pytest.mark.parametrize(
-    "content", [[], "text", {"data": 1}, {"data": [{"name": "x"}]}, {"choices": [3]}, {"usage": 5}]
+    "content",
+    [
+        [],
+        "text",
+        {"data": 1},
+        {"data": [{"name": "x"}]},
+        {"data": [{"id": "tiny", "owned_by": "llamacpp", "meta": {"n_ctx": "many"}}]},
+        {"choices": [3]},
+        {"usage": 5},
+    ],
 )
 def test_an_answer_of_another_form_is_one_line(
     folder: Path, corpus: str, path: str, content: Any, monkeypatch: pytest.MonkeyPatch

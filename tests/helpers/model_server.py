@@ -33,6 +33,7 @@ class Fault:
     silent: bool = False  # no log-probabilities
     other_after: int | None = None  # answers after which it is another model
     bad: bool = False  # log-probabilities that are none
+    adds: int = 0  # tokens that it puts in front of a prompt
 
 
 class ModelServer:
@@ -127,7 +128,7 @@ class ModelServer:
         if fault.bad:
             values = [0.5] * len(values)
         content = None if fault.silent else {"token_logprobs": values}
-        return 200, head | {"choices": [{"logprobs": content}], "usage": {"prompt_tokens": len(prompt)}}
+        return 200, head | {"choices": [{"logprobs": content}], "usage": {"prompt_tokens": len(prompt) + fault.adds}}
 
     @torch.inference_mode()
     def log_probs(self, tokens: list[int]) -> torch.Tensor:

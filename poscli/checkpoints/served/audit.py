@@ -45,6 +45,7 @@ BREAK = 0.1  # nats per token above the loss without other text, beyond all doub
 # SmolLM2 at 4 bits has 0.10, 0.09 and 0.12 nats after 512, 2048 and 4096 tokens; if it cut them to 1024, 0.34.
 LONGER, LEAST = 3, 0.1
 BISECTIONS = 3
+LEARNED = "learned"  # positions that end with the trained length, for the model at hand too
 
 Windows = list[list[int]]
 Values = NDArray[np.float64]
@@ -385,12 +386,12 @@ def open_audit(
     length = config.length
     shape = config.model.shape(length)
     expected = config.encoding if as_ is None else posthoc_spec(config.encoding, as_, shape)
+    least, most = min(WINDOW, length), length if expected == LEARNED else LONGEST_WINDOW
     # Unless it says otherwise, a server is to read what config.json promises.
-    longest = read_length(target, length) if target else max(length, min(server.context or length, 2 * length))
-    if not min(WINDOW, length) <= longest <= LONGEST_WINDOW:
-        raise UsageError(
-            f"--target {target} is {longest} tokens, and must be between {min(WINDOW, length)} and {LONGEST_WINDOW}"
-        )
+    longest = read_length(target, length) if target else max(length, min(server.context or length, 2 * length, most))
+    if not least <= longest <= most:
+        end = ", where its learned positions end" if expected == LEARNED else ""
+        raise UsageError(f"--target {target} is {longest} tokens, and must be between {least} and {most}{end}")
     words = audit_texts(config.corpus, config.tokenizer, length, longest)
     held = load_checkpoint(config, device)
     auditor = Auditor(server, held, config.checkpoint.name, config.encoding, expected, words, longest)

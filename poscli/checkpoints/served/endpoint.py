@@ -47,12 +47,18 @@ class TooLongError(DataError):
     """A server does not read a prompt because of its length."""
 
 
+class ListedMeta(BaseModel):
+    """What llama.cpp says of a model."""
+
+    n_ctx: int | None = None
+
+
 class Listed(BaseModel):
     """A model in the list of a server. llama.cpp states its context in `meta`, vLLM in `max_model_len`."""
 
     id: str
     owned_by: str = ""
-    meta: dict[str, Any] | None = None
+    meta: ListedMeta | None = None
     max_model_len: int | None = None
 
 
@@ -132,8 +138,12 @@ class Server(ABC):
         return answer
 
     def _check_read(self, sent: int, read: int | None) -> None:
-        if read is not None and read != sent:
-            raise TooLongError(f"{self.url} was sent {sent} tokens and read {read}")
+        if read is None or read == sent:
+            return
+        said = f"{self.url} was sent {sent} tokens and read {read}"
+        if read < sent:
+            raise TooLongError(said)
+        raise DataError(f"{said}: it adds tokens to the prompt; switch that off, and audit again")
 
 
 class OpenAI(Server):
@@ -225,7 +235,7 @@ def connect(url: str, model: str | None = None) -> Server:
         raise UsageError(f"{root} serves {len(listed)} models: {names}; name one with --served")
     entry = listed[model or next(iter(listed))]
     if entry.owned_by == "llamacpp":
-        return LlamaCpp(root, session, entry.id, (entry.meta or {}).get("n_ctx"))
+        return LlamaCpp(root, session, entry.id, entry.meta.n_ctx if entry.meta else None)
     return OpenAI(root, session, entry.id, entry.max_model_len)
 
 
