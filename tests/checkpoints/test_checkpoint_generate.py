@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import transformers
 from checkpoints import LENGTH, ROWS, TOKENS
-from cli_runner import cli
+from cli_runner import assert_refused, cli
 
 PROMPT = "The keeper counted"
 TEMPLATE = "{% for turn in messages %}<|begin|>{{ turn.role }}: {{ turn.content }}\n{% endfor %}keeper:"
@@ -60,13 +61,16 @@ def test_another_encoding_and_a_text_before_the_prompt_change_what_is_written(pl
     assert plain["text"] != scaled["text"]
 
 
-def test_a_prompt_is_put_into_the_chat_template_of_the_model(place: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "chatting"
-    folder.mkdir()
-    for file in (place / "llama").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+def chatting(place: Path, folder: Path, template: str) -> Path:
+    """The Llama of a place with a chat template, in a new folder."""
+    shutil.copytree(place / "llama", folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    return folder
+
+
+def test_a_prompt_is_put_into_the_chat_template_of_the_model(place: Path, tmp_path: Path) -> None:
+    folder = chatting(place, tmp_path / "chatting", TEMPLATE)
     asked = ("--prompt", PROMPT, "--tokens", "20", "--chat")
     made = ours("--model", folder, *asked)
     expected = theirs(folder, f"<|begin|>user: {PROMPT}\nkeeper:", 20, opens=False)
@@ -74,6 +78,20 @@ def test_a_prompt_is_put_into_the_chat_template_of_the_model(place: Path, tmp_pa
     refused = cli("generate", "--model", place / "llama", *asked)
     assert refused.code == 4
     assert "has no chat template; leave out --chat" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('a system turn comes first') }}", "fails (a system turn comes first)"),
+        ("{% for turn in messages %}", "fails (Unexpected end of template."),
+        ("{{ messages[0].content.first.second }}", "has no attribute 'first')"),
+        ("{{ messages[0].content + 1 }}", 'fails (can only concatenate str (not "int") to str)'),
+    ],
+)
+def test_a_chat_template_that_fails_is_one_line(template: str, said: str, place: Path, tmp_path: Path) -> None:
+    folder = chatting(place, tmp_path / "failing", template)
+    assert_refused(("generate", "--model", folder, "--prompt", PROMPT, "--tokens", "20", "--chat"), 4, said)
 
 
 @pytest.mark.parametrize(

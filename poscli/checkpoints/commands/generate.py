@@ -13,6 +13,7 @@ from poscli.checkpoints.commands import PLACE
 from poscli.cli.commands import COMMANDS
 from poscli.cli.commands.generate import OtherWriters, Writer, plainly
 from poscli.system.errors import DataError, UsageError
+from poscli.system.text import printable
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +83,7 @@ def _generation(file: Path) -> dict[str, Any]:
 
 def _as_chat(folder: Path) -> Callable[[str], list[int]]:
     """How a prompt becomes the first turn of a conversation; DataError if the checkpoint has no template for one."""
+    import jinja2
     import transformers
 
     coder: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -90,7 +92,14 @@ def _as_chat(folder: Path) -> Callable[[str], list[int]]:
 
     def tokens_of(prompt: str) -> list[int]:
         turns = [{"role": "user", "content": prompt}]
-        text = coder.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        try:
+            text = coder.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except (jinja2.TemplateError, TypeError, ValueError) as error:  # what a template raises, or does to its input
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"the chat template of {folder} fails ({printable(said)}); mend tokenizer_config.json, or leave out "
+                "--chat"
+            ) from error
         return [int(token) for token in coder(text, add_special_tokens=False).input_ids]
 
     return tokens_of
