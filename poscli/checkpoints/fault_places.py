@@ -51,6 +51,7 @@ READERS: dict[str, set[str]] = {
     "alibi": {"falcon"},
 }
 HARMLESS = (None, False, 0)  # values of a foreign key that ask for nothing
+FRACTIONS = ("rotary_pct", "partial_rotary_factor")  # of the channels; 1 asks for nothing
 # Keys whose misspelling loses a position; and keys that resemble them and are right.
 TOP = {"rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "layer_types", ORIGINAL, *READERS}
 RESEMBLING = {"use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"}
@@ -102,7 +103,8 @@ def keys_of_another_model_type(model: Readings) -> Places:
     """Keys of the file that only other model types read, with values that ask for something."""
     for key, readers in READERS.items():
         value = model.config.get(key)
-        if value not in HARMLESS and model.model_type not in readers:
+        harmless = value in HARMLESS or (key in FRACTIONS and value == 1)
+        if not harmless and model.model_type not in readers:
             yield {"key": key, "value": value, "readers": ", ".join(sorted(readers))}
 
 

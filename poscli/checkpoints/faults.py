@@ -123,7 +123,7 @@ FAULTS = (
     Rule(
         "key-of-another-model-type",
         keys_of_another_model_type,
-        "config.json has {key} {value!r}, which models of type {model.model_type} do not read.",
+        "config.json has {key} {value!r}, which models of type {model.model_type} have no use for.",
         "Remove it, or use the key that {model.model_type} reads; {key} is read by {readers}.",
     ),
     Rule(
