@@ -41,7 +41,6 @@ from poscli.drawing.text import amount, number
 from poscli.system.console import note, out
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
-from poscli.system.signals import stoppable
 
 FORWARD_BACKWARD = "forward+backward"  # workload: a training step without its optimizer
 FILE = "against.csv"
@@ -73,7 +72,7 @@ COLUMNS: Columns = {
     **SHAPE,
     **WHERE,
 }
-# The columns that identify a comparison: `--resume` measures nothing again that has a row with equal values in them.
+# The columns that identify a comparison: `--resume` measures nothing again if a row with these values has a number.
 KEY = ("what", "encoding", "peer", "length", "batch", *SHAPE, *WHERE)
 
 
@@ -90,7 +89,7 @@ class Against(Bench):
         resume: bool = False,
         sizes: Sizes | None = None,
     ) -> None:
-        super().__init__(settings, device, folder, sizes=sizes)
+        super().__init__(settings, device, folder, resume=resume, sizes=sizes)
         self.peer = peer
         known = {name: config for name, config in self.configs.items() if isinstance(config, RunConfig)}
         self.compared = {name: config for name, config in known.items() if name in peer.encodings()}
@@ -98,14 +97,14 @@ class Against(Bench):
             raise UsageError(
                 f"{peer.title} has none of {', '.join(self.configs)}; it has {', '.join(peer.encodings())}"
             )
-        self.comparisons = ResultFile(folder / FILE, COLUMNS, KEY, resume=resume)
+        self.comparisons = ResultFile(folder / FILE, COLUMNS, KEY)
         self.files = [self.comparisons]
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
         if left_out := [name for name in self.configs if name not in self.peer.encodings()]:
             note(f"{self.peer.title} has no version of {', '.join(left_out)}: left out of the comparison")
-        with stoppable() as self.stop, Meter("against", len(self.compared)) as progress:
+        with self.writing(), Meter("against", len(self.compared)) as progress:
             for name, config in self.compared.items():
                 model = self.peer.build(config, self.conditions.device)
                 Comparison(self.conditions, config, model).run(self.cases, self.comparisons)
@@ -121,7 +120,7 @@ class Comparison:
         self.time_of_poscli, self.time_of_peer = (TimeEstimate(conditions.settings.limit) for _ in range(2))
 
     def run(self, cases: list[BenchCase], file: ResultFile) -> None:
-        """Add a row for every case that is not in the file yet.
+        """Add a row for every case of which the file has no number yet.
 
         Decoding is left out. A training step is timed a second time without its optimizer.
         """
@@ -260,8 +259,9 @@ def against(
     session = Against(settings, where, out_, find_peer(peer), resume=resume)
     session.run()
     table = session.comparisons.table()
-    files = [session.comparisons.path, *draw_comparisons(session.own(table), out_)]
-    conclude(where, {"against": table}, files, json_, lambda: show(session.here(table), out()))
+    own = session.own(table)
+    pictures = draw_comparisons(own, out_)
+    conclude(where, {"against": table}, session.files, pictures, json_, lambda: show(own, out()))
 
 
 if __name__ == "__main__":

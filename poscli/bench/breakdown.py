@@ -62,7 +62,7 @@ class Breakdown:
         names = settings.encodings or (YARDSTICK,)
         self.configs = [run_config(settings, name, device) for name in dict.fromkeys(names)]
         self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
-        self.file = ResultFile(folder / "profile.csv", BREAKDOWN_COLUMNS, (), resume=False)
+        self.file = ResultFile(folder / "profile.csv", BREAKDOWN_COLUMNS)
         self.stop = Stop()
 
     def run(self) -> None:

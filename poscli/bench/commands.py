@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from poscli.bench.tables import ResultFile
+
 FLAGS = {"encodings": ("--enc", "-e"), "engines": ("--engine",), "train_length": ("--train-length", "-L")}
 Threads = Annotated[int | None, typer.Option(help="Threads of torch on the CPU; by default torch chooses.", min=1)]
-Resume = Annotated[bool, typer.Option("--resume", help="Keep the rows that this machine has measured before.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Keep the folder's rows, and measure what has no number.")]
 Folder = Annotated[Path, typer.Option("--out", help="Folder of the tables and pictures.")]
 
 
@@ -50,15 +52,14 @@ def bench(
         breakdown = Breakdown(settings, where, out_)
         breakdown.run()
         parts = breakdown.file.table()
-        conclude(where, {"profile": parts}, [breakdown.file.path], json_, lambda: show_breakdown(parts, out()))
+        conclude(where, {"profile": parts}, [breakdown.file], [], json_, lambda: show_breakdown(parts, out()))
         return
     session = Bench(settings, where, out_, resume=resume)
     session.run()
     costs, limits = (file.table() for file in session.files)
-    files = [file.path for file in session.files if file.rows]
-    files += draw_costs(session.own(costs), out_)
-    tables = {"rows": costs, "limits": limits}
-    conclude(where, tables, files, json_, lambda: show_bench(session.here(costs), session.here(limits), out()))
+    own, tables = session.own(costs), {"rows": costs, "limits": limits}
+    pictures = draw_costs(own, out_)
+    conclude(where, tables, session.files, pictures, json_, lambda: show_bench(own, session.here(limits), out()))
 
 
 def prepared(folder: Path, threads: int | None, device: str) -> torch.device:
@@ -78,16 +79,25 @@ def prepared(folder: Path, threads: int | None, device: str) -> torch.device:
 
 
 def conclude(
-    device: torch.device, tables: dict[str, pd.DataFrame], files: list[Path], json_: bool, show: Callable[[], object]
+    device: torch.device,
+    tables: dict[str, pd.DataFrame],
+    results: Sequence[ResultFile],
+    pictures: Sequence[Path],
+    json_: bool,
+    show: Callable[[], object],
 ) -> None:
-    """Print the tables, or a document with them, name the files, and end with exit code 3 if a measurement failed."""
+    """Print the tables, or a document with them, name the files, and end with exit code 3 if a measurement failed.
+
+    Rows of earlier benches, which the files may have too, do not count.
+    """
     from poscli.report import records
     from poscli.system.provenance import describe
 
     document: dict[str, Any] = {"environment": describe(device)}
     document |= {name: records(table) for name, table in tables.items()}
+    files = [*(file.path for file in results if file.rows), *pictures]
     emit(json_, document | {"files": [str(path) for path in files]}, show)
     for path in files:
         note(f"wrote {path}")
-    if any((table["status"] == "failed").any() for table in tables.values()):
+    if any(file.failed for file in results):
         raise typer.Exit(PARTIAL)

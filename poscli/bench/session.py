@@ -6,7 +6,8 @@ A case that cannot run becomes a row with the reason, and the other cases go on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from poscli.data.tokenizers.bytes import VOCAB
 from poscli.equation import TIERS
 from poscli.model.flops import evaluation_flops, training_flops
 from poscli.model.transformer import Model, precision_of
+from poscli.runs.lock import locked
 from poscli.system.errors import Interrupted, UsageError, near
 from poscli.system.progress import Meter
 from poscli.system.signals import Stop, stoppable
@@ -140,13 +142,12 @@ class Bench:
     ) -> None:
         refuse_unknown_engines(settings.engines)
         self.settings, self.configs = settings, run_configs(settings, device)
+        self.folder, self.resume = folder, resume
         self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
         self.yardstick = Yardstick(run_config(settings, YARDSTICK, device), self.conditions)
         self.cases = cases_of(settings, self.yardstick.config.batch, self.conditions.sizes.pass_tokens)
         self._refuse_useless()
-        self.files = [
-            ResultFile(folder / name, columns, KEYS[name], resume=resume) for name, columns in COLUMNS.items()
-        ]
+        self.files = [ResultFile(folder / name, columns, KEYS[name]) for name, columns in COLUMNS.items()]
         self.stop = Stop()
 
     @property
@@ -163,7 +164,7 @@ class Bench:
         """The rows of a table with this machine, model shape and batch of this bench; --resume may keep others, too."""
         config = self.yardstick.config
         shape = {"dtype": config.precision, "train_length": config.length, **config.model.model_dump()}
-        return self.here(_with(table[(table["what"] != "train") | (table["batch"] == config.batch)], shape))
+        return self.here(_with(table[(table["batch"] == config.batch) | table["what"].isin(("eval", "decode"))], shape))
 
     def here(self, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a table that this machine measured: times of other machines cannot be compared with them.
@@ -175,15 +176,26 @@ class Bench:
         return _with(last, {name: self.conditions.where[name] for name in ("device", "machine", "cores", "threads")})
 
     def run(self) -> None:
-        """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
+        """Measure everything. Raises Interrupted on a signal, with every row so far on disk.
+
+        LockedError if another bench works in the folder; UsageError if its files have rows, unless they are resumed.
+        """
         total = len(self.configs) * len(self.settings.engines) * len(self.cases) + 1
-        with stoppable() as self.stop, Meter("bench", total) as progress:
+        with self.writing(), Meter("bench", total) as progress:
             if "machine" in self.settings.what:
                 self._measure_machine()
             progress.advance(1, "machine")
             for name, config in self.configs.items():
                 for engine in self.settings.engines:
                     self._measure_encoding(name, config, engine, progress)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """In the block, only this bench writes its files, which begin with the rows on disk, and signals stop it."""
+        with locked(self.folder), stoppable() as self.stop:
+            for file in self.files:
+                file.open(resume=self.resume)
+            yield
 
     def _check(self) -> None:
         """Raise Interrupted if a signal asked the bench to stop."""
@@ -201,7 +213,7 @@ class Bench:
                 raise UsageError(f"--engine {engine}: {reasons[0]}")
 
     def _measure_machine(self) -> None:
-        """Add the rows of the machine's limits that are not in the file yet."""
+        """Add the rows of the machine's limits of which the file has no number yet."""
 
         def measured(limit: MachineLimit) -> Row:
             (timing,) = timings = self.conditions.time([limit.work])
@@ -214,7 +226,7 @@ class Bench:
                 self.limits.add(row | outcome(partial(measured, limit)))
 
     def _measure_encoding(self, name: str, config: RunConfig | str, engine: str, progress: Meter) -> None:
-        """Add the rows of one encoding on one engine that are not in the file yet."""
+        """Add the rows of one encoding on one engine for the cases of which the file has no number yet."""
         device = self.conditions.device
         reasons = {training: engine_refusal(config, engine, device, training) for training in (True, False)}
         if isinstance(config, str):

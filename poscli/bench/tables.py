@@ -14,6 +14,8 @@ import pandas as pd
 
 from poscli.bench.timing import Row
 from poscli.runs.schema import frame, read_table, write_table
+from poscli.system.errors import UsageError
+from poscli.system.text import counted
 
 Columns = dict[str, tuple[str, str]]  # name -> (pandas dtype, meaning)
 
@@ -116,7 +118,7 @@ BREAKDOWN_COLUMNS: Columns = {
 
 COLUMNS = {"bench.csv": BENCH_COLUMNS, "machine.csv": LIMIT_COLUMNS}
 
-# The columns that identify a measurement: `--resume` measures nothing again that has a row with equal values in them.
+# The columns that identify a measurement: `--resume` measures nothing again if a row with these values has a number.
 KEYS: dict[str, tuple[str, ...]] = {
     "bench.csv": ("what", "encoding", "asked", "length", "batch", *SHAPE, *WHERE),
     "machine.csv": ("limit", "dtype", "shape", "why", *WHERE),
@@ -124,26 +126,46 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 class ResultFile:
-    """The rows of one CSV with these columns, identified by the values of `key`; with `resume` those on disk are kept.
+    """The rows of one CSV with these columns; those of one case have equal values of `key`."""
 
-    CorruptError if the file on disk is damaged.
-    """
-
-    def __init__(self, path: Path, columns: Columns, key: Sequence[str], *, resume: bool) -> None:
+    def __init__(self, path: Path, columns: Columns, key: Sequence[str] = ()) -> None:
         self.path, self.columns, self.key = path, columns, key
         self.rows: list[Row] = []
-        if resume and path.exists():
-            known = read_table(path, self.columns)
-            self.rows = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
+        self.failed = False  # whether a row was added since whose case failed
+
+    def open(self, *, resume: bool) -> None:
+        """Take over the rows on disk. UsageError if there are any without `resume`, CorruptError if it is damaged.
+
+        No other process may be writing the file.
+        """
+        if not self.path.exists():
+            return
+        known = read_table(self.path, self.columns)
+        if len(known) and not resume:
+            raise UsageError(
+                f"{self.path} has {counted(len(known), 'row')}, which would be replaced; keep them with --resume, or "
+                f"delete it, or choose another folder with --out"
+            )
+        self.rows = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
 
     def add(self, row: Row) -> None:
-        """Append a row and write the file."""
+        """Append a row, in place of an earlier one of its case, and write the file."""
+        if self.key:
+            self.rows = [known for known in self.rows if not self._are_of_one_case(known, row)]
         self.rows.append(row)
+        self.failed = self.failed or row["status"] == "failed"
         write_table(self.path, self.table())
 
     def find(self, row: Row) -> Row | None:
-        """The row of the file with equal key columns, or None; other columns of `row` are ignored."""
-        return next((known for known in self.rows if all(known[name] == row[name] for name in self.key)), None)
+        """The row with a number of the case that a row is of, or None.
+
+        What has no number is to be tried again: another limit, more memory or a package may help.
+        """
+        known = (known for known in self.rows if known["status"] == "ok")
+        return next((each for each in known if self._are_of_one_case(each, row)), None)
+
+    def _are_of_one_case(self, one: Row, other: Row) -> bool:
+        return all(one[name] == other[name] for name in self.key)
 
     def known_columns(self, row: Row) -> Row:
         """The part of a row whose columns this file has."""

@@ -32,6 +32,7 @@ from poscli.config.resolve import resolve
 from poscli.config.size import Needs, activation_bytes
 from poscli.encodings import names
 from poscli.equation.shapes import TOKENS
+from poscli.runs.lock import locked
 from poscli.system.errors import Interrupted, PoscliError, UsageError
 from poscli.system.memory import Peak
 
@@ -121,6 +122,9 @@ def test_an_unforeseen_failure_is_a_row_and_the_exit_code(tmp_path: Path) -> Non
     result = cli("bench", *OPTIONS, "--what", "eval", "--enc", "test_bench:Failing", "--out", tmp_path)
     assert result.code == 3
     assert set(read(tmp_path)["message"]) == {"ArithmeticError: no such luck"}
+    for encoding, code, rows in (("alibi", 0, 4), ("test_bench:Failing", 3, 4)):  # only what is tried again can fail
+        resumed = cli("bench", *OPTIONS, "--what", "eval", "--enc", encoding, "--out", tmp_path, "--resume")
+        assert (resumed.code, len(read(tmp_path))) == (code, rows), resumed.err
 
 
 def test_an_interrupted_bench_keeps_its_rows_and_resume_measures_the_others_only(tmp_path: Path) -> None:
@@ -138,6 +142,27 @@ def test_an_interrupted_bench_keeps_its_rows_and_resume_measures_the_others_only
     # Rows of other machines and of other shapes would be drawn as if one of them had been measured.
     others = [after.assign(**{name: value}) for name, value in (("machine", "B"), ("threads", 99), ("width", 9))]
     assert list(bench.own(pd.concat([*others, after], ignore_index=True)).index) == [12, 13, 14, 15]
+
+
+def test_rows_are_neither_replaced_nor_written_by_two_at_once(tmp_path: Path) -> None:
+    command = ("bench", *OPTIONS, "--what", "eval", "--enc", "none", "--out", tmp_path)
+    assert cli(*command).code == 0
+    before = (tmp_path / "bench.csv").read_bytes()
+    refused = cli(*command)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "bench.csv has 2 rows, which would be replaced; keep them with --resume, or delete it" in refused.err
+    with locked(tmp_path):
+        assert cli(*command, "--resume").code == 75
+    assert (tmp_path / "bench.csv").read_bytes() == before
+
+
+def test_a_table_shows_models_of_the_shape_that_is_asked_for(tmp_path: Path) -> None:
+    shown = [
+        cli("bench", *OPTIONS, "--what", "eval", "--enc", name, "--train-length", length, "--out", tmp_path, "--resume")
+        for name, length in (("alibi", 16), ("none", 32))
+    ]
+    assert "alibi" in shown[0].out
+    assert "alibi" not in shown[1].out
 
 
 @pytest.mark.parametrize(
@@ -190,6 +215,8 @@ def test_a_resumed_bench_skips_what_its_earlier_rows_predict_to_be_long(tmp_path
     run(tmp_path, **given, lengths=(32,))
     run(tmp_path, resume=True, **given, lengths=(32, 64))
     assert list(read(tmp_path)["status"]) == ["ok", "skipped"]
+    run(tmp_path, resume=True, **given | {"limit": 60.0}, lengths=(32, 64))
+    assert list(read(tmp_path)["status"]) == ["ok", "ok"]
 
 
 def test_a_picture_shows_one_measurement_of_each_encoding(tmp_path: Path) -> None:
@@ -233,9 +260,10 @@ MEASURED_FOR: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MEASURED_FOR)
 def test_a_case_is_measured_again_where_anything_that_it_depends_on_differs(name: str, tmp_path: Path) -> None:
     case = MEASURED_FOR[name]
-    first = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name], resume=False)
+    first = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name])
     first.add(case | {"status": "ok", "seconds": 1.0, "message": "by hand"})
-    file = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name], resume=True)
+    file = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name])
+    file.open(resume=True)
     assert file.find(case)
     assert file.find(case | {"status": "failed", "seconds": 2.0, "message": "", "repeats": 7})
     for column, value in case.items():
