@@ -99,9 +99,10 @@ def _findings(tested: SpecUnderTest) -> Iterator[Finding]:
 
 
 def _described(error: BaseException) -> str:
-    """The error, and the line outside installed packages that raised it."""
+    """The error, and the line that raised it: outside installed packages, unless poscli is one of them itself."""
     if isinstance(error, PluginError):
         return str(error)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in every if "site-packages" not in f.filename] or every
     cause = str(error).splitlines()[0] if str(error) else "no message"
     return f"{type(error).__name__}: {cause} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
