@@ -32,6 +32,7 @@ distance of rows is never negative; that of columns is, where the key's cell is 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce, wraps
@@ -111,6 +112,13 @@ def see_positions(blanks: frozenset[str]) -> bool:
 def in_turn(methods: Sequence[Callable[..., Tensor]], x: Tensor, *rest: Any) -> Tensor:
     """Each is applied to the result of the previous one."""
     return reduce(lambda y, method: method(y, *rest), methods, x)
+
+
+def in_turn_on_visible(methods: Sequence[Callable[..., Tensor]], s_BHTS: Tensor, x: Operands) -> Tensor:
+    """Each is applied to the scores from the previous one, in which those of hidden keys are -inf again."""
+    first, *others = methods
+    hidden = s_BHTS == -math.inf
+    return reduce(lambda s, method: method(s.masked_fill(hidden, -math.inf), x), others, first(s_BHTS, x))
 
 
 def summed(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
@@ -330,7 +338,7 @@ class Blanks(nn.Module):
         """q_i . k_j, `[B, H, T, S]`, or a replacement of it."""
         return x.q_BHTD @ x.k_BHSD.mT
 
-    @blank("row", "[B, H, T, S]", in_turn)
+    @blank("row", "[B, H, T, S]", in_turn_on_visible)
     def scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
         """New scores from all scores of a row. Those of hidden keys are -inf, and are set to -inf again afterwards."""
         return s_BHTS
