@@ -248,20 +248,24 @@ def shapes(tested: SpecUnderTest) -> str:
 
 @torch.no_grad()
 def causality(tested: SpecUnderTest) -> str:
-    """Later tokens do not change the output for earlier ones."""
+    """Later tokens do not change the output for earlier ones, nor does it change it that there are any."""
     count = 2 * LENGTH if tested.takes(2 * LENGTH) else LENGTH
     before, half = tested.text(count), count // 2
     after = torch.cat([before[:, :half], (before[:, half:] + 1) % VOCAB], dim=1)
-    logits, changed = tested.model(before), tested.model(after)
+    logits, others = tested.model(before), {"changing": tested.model(after)}
     # Rounding is allowed, because a kernel may compute a row differently if other rows change.
-    change, limit = (logits - changed).abs(), tested.tolerance(before)
-    if not float(change[:, half].max()) > limit:
+    limit = tested.tolerance(before)
+    if not float((logits - others["changing"])[:, half].abs().max()) > limit:
         raise Failed("other tokens do not change the output: attention has no effect")
-    apart = float(change[:, :half].max())
-    if not apart <= limit:
-        tokens = f"tokens {half} to {count - 1}"
-        raise Failed(f"changing {tokens} changes the logits before them by {apart:.1g}, {limit:.1g} would be rounding")
-    return f"changing {half} tokens changes the logits before them by {apart:.1g} (limit {limit:.1g})"
+    if not tested.rescales:  # else it depends on the total length, as declared
+        others["leaving out"] = tested.model(before[:, :half], cache=Cache(columns=columns_of(count)))
+    apart = {what: float((logits[:, :half] - other[:, :half]).abs().max()) for what, other in others.items()}
+    for what, change in apart.items():
+        if not change <= limit:
+            rest = f"tokens {half} to {count - 1} changes the logits before them by {change:.1g}"
+            raise Failed(f"{what} {rest}, {limit:.1g} would be rounding")
+    moved = f"{' or '.join(apart)} {half} tokens changes the logits before them by {max(apart.values()):.1g}"
+    return f"{moved} (limit {limit:.1g})"
 
 
 @torch.no_grad()
@@ -422,7 +426,7 @@ def learning(tested: SpecUnderTest) -> str:
 
 LOOK = {
     shapes: "the docstrings of poscli/equation/blanks.py state every shape; cast results to the dtype of the input",
-    causality: "a blank reads beyond its own token: sums, sorts and lengths may use keys up to i only",
+    causality: "sums, sorts and lengths may use keys up to i only; one that needs the length says `rescales = True`",
     decoding: "a formula counts tokens itself instead of using the positions it is given, or keeps state",
     engines: "a bias must depend on its arguments only, in blocks of any size; queries are the last T of S tokens",
     shifts: "only differences of positions may be used, or the class says `relative = False`",

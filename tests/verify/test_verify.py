@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cli_runner import cli
+from cli_runner import cli, in_new_process
 from torch import Tensor, nn
 from torch.nn import functional as F
 from toys import EVERYWHERE, wide
 
+from poscli.config.code import HOUSE
 from poscli.encodings import Encoding, Shape, get
 from poscli.equation import Unsupported
 from poscli.report.catalogue import describe_spec
@@ -120,6 +122,10 @@ fault("Deaf", "causality", "attention has no effect", embed=lambda self, x, pos,
 fault(  # adds a thousandth of the next value
     *("PeekingByOne", "causality", "changing tokens 16 to 31 changes the logits before them"),
     value=lambda self, v, pos: v + F.pad(v, (0, 0, 0, 1))[:, :, 1:] / 1000,
+)
+fault(
+    *("Lengthwise", "causality", "leaving out tokens 16 to 31 changes the logits before them"),
+    value=lambda self, v, pos: v * (1 + v.shape[2] / 1000),
 )
 fault(  # where six tokens are known, which no forward over sixteen tokens shows
     *("WrongAtOneStep", "decoding", "away from the full forward"),
@@ -276,7 +282,13 @@ def test_to_measure_rounding_leaves_the_weights_as_they_are() -> None:
 def test_causality_is_checked_on_a_longer_text_where_the_encoding_takes_one(most: int, changed: int) -> None:
     ended = SpecUnderTest(f"randomized({most})+rope", 0)
     assert RUN["causality"](ended).startswith(f"changing {changed} tokens changes")
+    assert RUN["causality"](SpecUnderTest("rope", 0)).startswith("changing or leaving out 16 tokens changes")
     assert RUN["16x"](ended).startswith("refused: 256 tokens need as many positions")
+
+
+def test_keys_of_the_future_stay_hidden_from_the_second_part_that_changes_scores() -> None:
+    """DAPE's network gives hidden keys scores as large as it likes, which CoPE would count as gates."""
+    assert "reference" in RUN["engines"](SpecUnderTest("dape+cope", 0))
 
 
 def test_a_tolerance_is_eight_times_the_error_or_the_rounding_of_a_sum_that_cancels() -> None:
@@ -316,6 +328,17 @@ def test_what_the_command_says_of_a_fault_and_of_a_crash() -> None:
     assert "KeyError: 'nothing here' (test_verify.py, line" in said
     assert "Traceback" not in said + result.err
     assert "1 of 3 encodings hold" in result.err
+
+
+def test_a_crash_is_told_where_poscli_is_an_installed_package(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "poscli").symlink_to(HOUSE)
+    crash = "class Crash(Encoding):\n    def key(self, k, pos):\n        raise KeyError\n"
+    (installed / "crash.py").write_text(f"from poscli.encodings import Encoding\n{crash}")
+    (result,) = in_new_process(tmp_path, [["verify", "crash:Crash"]], str(installed))
+    assert result.code == 1
+    assert "KeyError: no message (crash.py, line 4)" in " ".join(result.out.split())
 
 
 def test_json_is_one_document() -> None:
