@@ -20,6 +20,11 @@ from poscli.system.memory import is_out_of_memory, unaffordable
 from poscli.system.plugins import blamed, is_outside
 from poscli.system.text import counted
 
+# Encodings that see a text where no blank says so, with what they lose when its beginning is forgotten.
+LOST_IN_MEMORY = {
+    "selective": "it hides every token but the first of the text, and a segment starts with the first one remembered",
+    "selective-rope": "it sums the angles of several tokens, and the first one remembered has lost those before it",
+}
 LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that fits no memory
 
 
@@ -148,7 +153,7 @@ def _refuse_wrong_shapes(layers: list[Encoding], shape: Shape) -> None:
 def _refuse_memory(layers: list[Encoding]) -> None:
     """Refuse encodings whose output for a segment with its memory is another than that for the whole text."""
     for encoding in layers:
-        instead = "a relative one"
+        instead, parts = "a relative one", [part for part in encoding.modules() if isinstance(part, Encoding)]
         if encoding.axes == 2:
             why = "a grid does not go on from segment to segment"
         elif "mix" in encoding.blanks:
@@ -158,6 +163,10 @@ def _refuse_memory(layers: list[Encoding]) -> None:
             why = "it depends on where in a text a token is, and every segment starts at 0 again"
         elif encoding.rescales:
             why = "it depends on the total length, and a segment does not know it"
+        elif any("positions" in part.blanks and type(part).begin_step is not Encoding.begin_step for part in parts):
+            why, instead = "it draws positions for a segment, and has none for what is remembered", "another one"
+        elif lost := next((LOST_IN_MEMORY[part.name] for part in parts if part.name in LOST_IN_MEMORY), ""):
+            why, instead = lost, "another one"
         else:
             continue
         raise UsageError(f"{encoding.name} cannot be trained with a memory: {why}; use {instead}, or --memory 0")

@@ -114,10 +114,21 @@ def test_segments_follow_each_other() -> None:
 def test_relative_encodings_take_a_memory_and_others_say_why_not(name: str) -> None:
     request = TrainRequest(preset="nano", length=32, model={"memory": 16})
     encoding = get(name)(resolve(request, "none", 0, torch.device("cpu")).model.shape(32))
-    whole = encoding.rescales or encoding.sinks or "mix" in encoding.blanks
+    whole = encoding.rescales or encoding.sinks or "mix" in encoding.blanks or name in ("selective", "selective-rope")
     if encoding.relative and encoding.axes == 1 and not whole:
         assert resolve(request, name, 0, torch.device("cpu")).model.memory == 16
         return
-    why = "cannot be trained with a memory: it (depends on|mixes)" if encoding.axes == 1 else "encodes rows and columns"
+    why = (
+        "cannot be trained with a memory: it (depends on|mixes|hides|sums)"
+        if encoding.axes == 1
+        else "encodes rows and columns"
+    )
     with pytest.raises(UsageError, match=f"{name} {why}"):
         resolve(request, name, 0, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("spec", ["randomized-yarn(factor=2)", "rope|urpe(base=selective)"])
+def test_what_segments_would_lose_is_refused_in_any_spec(spec: str) -> None:
+    request = TrainRequest(preset="nano", length=32, model={"memory": 16})
+    with pytest.raises(UsageError, match=r"with a memory: it (draws|hides) .*; use another one, or --memory 0"):
+        resolve(request, spec, 0, torch.device("cpu"))
