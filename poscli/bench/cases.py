@@ -70,6 +70,7 @@ def run_config(settings: BenchSettings, encoding: str, device: torch.device) -> 
     """The configuration of the run whose model is timed; UsageError for a spec that cannot be trained."""
     request = TrainRequest(
         preset=settings.preset,
+        model={"layers": settings.layers} if settings.layers else {},
         length=settings.train_length,
         batch=settings.batch,
         precision=settings.precision,

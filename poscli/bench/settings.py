@@ -30,6 +30,7 @@ class BenchSettings(Request):
         WORKLOADS, description="What to measure: machine, train, eval or decode; repeatable. By default all of them."
     )
     preset: str = Field("tiny", description="Shape of the model: nano, copy, tiny, small or base.")
+    layers: int | None = Field(None, ge=1, le=1000, description="Number of layers; by default the preset's.")
     train_length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window.")
     batch: int | None = Field(
         None,

@@ -165,6 +165,14 @@ def test_a_table_shows_models_of_the_shape_that_is_asked_for(tmp_path: Path) -> 
     assert "alibi" not in shown[1].out
 
 
+def test_a_model_has_the_layers_that_its_encodings_alternate_in(tmp_path: Path) -> None:
+    command = ("bench", *OPTIONS, "--what", "eval", "--enc", "rope|none|alibi", "--out", tmp_path)
+    refused = cli(*command)
+    assert (refused.code, "the model has 2 layers; give it 3 or more, as by --layers 3" in refused.err) == (2, True)
+    assert cli(*command, "--layers", 3).code == 0
+    assert set(read(tmp_path)["layers"]) == {3}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
