@@ -37,7 +37,10 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint) -> None:
-    """Write `folder/step-N` whole or not at all, then remove all but the last two; StorageError if that fails."""
+    """Write `folder/step-N` whole or not at all, and keep it and the one before; StorageError if that fails.
+
+    Checkpoints of later steps are damaged, as training has gone on from one before them: they are removed, too.
+    """
     target, temporary = folder / f"step-{step}", folder / f".step-{step}.tmp"
     with storing(folder):
         for left in folder.glob(".step-*"):  # by a process that was killed here
@@ -48,8 +51,9 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> None:
         _put_aside(target)  # a damaged checkpoint of this step: training has gone on from the one before
         temporary.rename(target)
         sync_folder(folder)
-        for old in steps(folder)[:-KEPT]:
-            _put_aside(folder / f"step-{old}")
+        known = steps(folder)
+        for other in set(known) - set([each for each in known if each <= step][-KEPT:]):
+            _put_aside(folder / f"step-{other}")
 
 
 def steps(folder: Path) -> list[int]:

@@ -144,6 +144,9 @@ def test_the_newest_two_checkpoints_are_kept_and_tensors_that_were_never_such_ar
     assert last_with_model(tmp_path) == 5  # whose model is whole
     (tmp_path / "step-5" / "model.safetensors").unlink()
     assert last_with_model(tmp_path) == 0
+    for step in (1, 2):  # training begins again; what is damaged does not count among the two that are kept
+        save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {}, {"step": step}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
 
 
 def logged(step: int, **values: object) -> dict[str, object]:
