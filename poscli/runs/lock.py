@@ -82,7 +82,7 @@ def _look_for_other_holder(folder: Path, *, without_locks: bool) -> None:
     it is named in a warning.
     """
     holder = _holder(folder)
-    if not holder or holder.get("process") == os.getpid():
+    if not holder or (_is_here(holder) and holder.get("process") == os.getpid()):
         return
     if not _is_here(holder):
         warn_once(

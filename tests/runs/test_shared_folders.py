@@ -124,13 +124,13 @@ def test_a_holder_on_another_machine_is_named_in_a_warning(here: Path, monkeypat
     """It was killed, or locks end at the machine. Another machine may have the name of this one: a container's."""
     assert cli(*ALIBI).code == 0
     folder = run_of("results", "alibi").folder
-    for changes in ({"host": "far\n\x1b[31m"}, {"boot": "another"}):
-        left_behind(folder, process=4711, **changes)
+    for number, changes in ((4711, {"host": "far\n\x1b[31m"}), (os.getpid(), {"boot": "another"})):
+        left_behind(folder, process=number, **changes)
         monkeypatch.setattr(console, "_warned", set())
         result = cli(*ALIBI)
         assert result.code == 0
         (line,) = [line for line in result.err.splitlines() if line.startswith("note: ")]
-        assert line.startswith(f"note: {folder.name} was left by process 4711 on ")
+        assert line.startswith(f"note: {folder.name} was left by process {number} on ")
         assert "if that still runs, locks do not hold between machines on this file system: end one of the two" in line
         assert "\x1b" not in line
         assert (folder / HOLDER).read_bytes() == b""
