@@ -40,6 +40,7 @@ LOOPBACK = "127.0.0.1"
 LOCK_SECONDS = 5.0  # to wait for another sweep that is starting
 STOP_SECONDS = 30.0  # that jobs have to save their state
 GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
+LEAST_GPU, ROUNDING = 1e-4, 1e-9  # the smallest part of a GPU that Ray sets aside; of a number of such parts
 STORE_BYTES = 100 * 2**20  # of a local cluster's object store, through which only jobs and outcomes pass
 
 
@@ -65,7 +66,7 @@ class PerRun:
     def fits(self, node: Node) -> int:
         """How many jobs fit on a node at the same time."""
         rooms = [node.cpus // self.cpus]
-        rooms += [node.gpus // self.gpus] if self.gpus else []
+        rooms += [node.gpus / self.gpus + ROUNDING] if self.gpus else []  # 1 // 0.1 is 9
         rooms += [node.memory // self.memory] if self.memory else []
         return int(min(rooms))
 
@@ -210,7 +211,12 @@ class RayCrew(Crew):
         """As it is: how many workers a cluster has is known when it is asked."""
         return self
 
-    def _refuse_missing(self) -> None:
+    def check(self) -> None:
+        """UsageError or DataError for what no cluster has, or if none answers at the address."""
+        if self.gpus and not (LEAST_GPU <= self.gpus < 1 or self.gpus % 1 == 0):
+            raise UsageError(
+                f"--gpus {self.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
+            )
         ray_at(self.address)
 
     def _started(self, needed: Needed, runs: Path) -> Workers:

@@ -30,7 +30,6 @@ PROCESS_BYTES = 0.5 * 2**30  # of a worker process before it does anything: Pyth
 # It is so if there are RUNS_PER_CORE runs for each core, and all take LONG_SECONDS or more: at the end, cores have no
 # run left, and what they lose by waiting must be less than what is gained.
 NARROW, RUNS_PER_CORE, LONG_SECONDS = 256, 4, 120.0
-LEAST_GPU = 1e-4  # the smallest part of a GPU that Ray sets aside
 Needed = Sequence[tuple[str, float]]  # of each job that is left to do: its label, and bytes
 
 
@@ -40,7 +39,7 @@ class Crew:
 
     workers: int | None = None
     cpus: int | None = None  # of each run
-    gpus: float | None = None  # of each run
+    gpus: float | None = None  # of each run; on a cluster only
     memory: float | None = None  # of each run, in GiB
     device: str = "auto"
     chosen: bool = False  # nobody asked for workers: `suited_to` chose them
@@ -75,8 +74,7 @@ class Crew:
         that are done already, so that an interrupted run goes on with as many threads as it began with.
         """
         cores, cpu = usable_cores(), torch.device("cpu")
-        asked = (self.workers, self.cpus, self.gpus)
-        if any(each is not None for each in asked) or device_of(self.device) != cpu:
+        if self.workers is not None or self.cpus is not None or device_of(self.device) != cpu:
             return self
         narrow = all(config.model.width < NARROW for config in configs)
         operations = sum(training_flops(config.model, VOCAB, config.length) * config.tokens for config in configs)
@@ -91,11 +89,11 @@ class Crew:
 
     def check(self) -> None:
         """UsageError or DataError for workers that cannot be had, before any work is planned."""
-        if self.gpus and not (LEAST_GPU <= self.gpus < 1 or self.gpus % 1 == 0):
+        if self.gpus is not None:
             raise UsageError(
-                f"--gpus {self.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
+                f"--gpus {self.gpus:g} is for a cluster, as the workers of one machine take its GPUs in turn; give "
+                "--ray too, or leave it out"
             )
-        self._refuse_missing()
 
     @contextmanager
     def assembled(self, needed: Needed, runs: Path) -> Iterator[Workers]:
@@ -106,9 +104,10 @@ class Crew:
         locks in the folder do not hold, or for what is asked of several workers where there is one.
         """
         if not needed or self.alone:
-            for option, value in {"--gpus": self.gpus, "--memory": self.memory}.items():
-                if needed and value is not None:
-                    raise UsageError(f"{option} {value:g} is for several workers; give --workers too, or leave it out")
+            if needed and self.memory is not None:
+                raise UsageError(
+                    f"--memory {self.memory:g} is for several workers; give --workers too, or leave it out"
+                )
             yield Here()
             return
         with self._started(needed, runs) as workers:
@@ -122,17 +121,6 @@ class Crew:
                     "results on another file system with --out"
                 )
             yield workers
-
-    def _refuse_missing(self) -> None:
-        """UsageError or DataError for devices that are not there."""
-        if not self.gpus:
-            return
-        if device_of(self.device).type == "cpu":
-            raise UsageError(f"--gpus {self.gpus:g}: this machine has none that torch can use; leave it out")
-        if self.gpus * self.count > (there := torch.cuda.device_count()):
-            raise UsageError(
-                f"--gpus {self.gpus:g} for each of {self.count} workers: this machine has {there}; lower one of the two"
-            )
 
     def _started(self, needed: Needed, runs: Path) -> Workers:
         """The workers for some jobs; UsageError if the jobs do not fit their memory."""

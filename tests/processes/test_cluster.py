@@ -350,6 +350,7 @@ def test_as_many_runs_at_a_time_as_fit_the_nodes(ray: FakeRay) -> None:
     small, large = Node("a", "10.0.0.1", 4, 0, 8 * GIB), Node("b", "10.0.0.2", 16, 2, 64 * GIB)
     assert [PerRun(cpus=2).fits(node) for node in (small, large)] == [2, 8]
     assert [PerRun(cpus=2, gpus=0.5).fits(node) for node in (small, large)] == [0, 4]
+    assert [PerRun(1, gpus).fits(Node("c", "10.0.0.3", 64, 1, 0)) for gpus in (0.1, 0.2, 0.05)] == [10, 5, 20]
     assert [PerRun(cpus=2, memory=6 * GIB).fits(node) for node in (small, large)] == [1, 8]
     made = Cluster(HEAD, 2)
     made.allot(6 * GIB, 0, None)

@@ -42,8 +42,8 @@ Cpus = Annotated[
 Gpus = Annotated[
     float | None,
     typer.Option(
-        "--gpus", min=0, max=MOST_WORKERS, show_default="its share of the GPUs; 1 with --ray",
-        help="GPUs of each run; 0.5 lets two share one.",
+        "--gpus", min=0, max=MOST_WORKERS, show_default="1 where a machine has any",
+        help="With --ray: GPUs of each run; 0.5 lets two share one.",
     ),
 ]  # fmt: skip
 Memory = Annotated[
