@@ -278,9 +278,10 @@ def _planned(job: Job, open_task: OpenTask, *, anew: bool) -> Planned:
         if each.recalibration:
             work += recalibration_left(each, task, device)
     to_evaluate = [each for _, left in evaluations for each in left]
+    unfinished = any(each.windows for each in to_evaluate) or any(each.steps for each in work)
     planned = replace(
         training,
-        done=training.done if any(each.windows for each in to_evaluate) else "complete, evaluated",
+        done=training.done if unfinished else f"{training.done}, evaluated",
         memory_gib=max(training.memory_gib, *(each.memory_gib for each, _ in evaluations)),
     )
     return planned, [*work, *to_evaluate]

@@ -138,6 +138,11 @@ def test_a_diverged_run_is_a_row_and_an_exit_code(folder, monkeypatch):
     assert verdicts["none"] == "diverged"
     assert verdicts["rope"] != "diverged"
     assert "diverged" in (folder / "results" / "tiny" / "report.md").read_text()
+    planned = cli("run", "tiny.toml", "--dry-run", "--json").json["jobs"]
+    assert {job["encoding"]: job["done"] for job in planned} == {
+        "none": "diverged, evaluated",
+        "rope": "complete, evaluated",
+    }
 
 
 def test_a_signal_stops_the_suite_and_the_same_command_goes_on(folder, monkeypatch, finished):
