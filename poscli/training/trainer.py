@@ -72,6 +72,7 @@ class Trainer:
             self.optimizer.load(last.optim)
             self.step = last.state["step"]
             self.log.load(last.state["log"])
+        self.kept = self.step  # the step of the last checkpoint
 
     def train(self) -> str:
         """Train to the end; returns `complete`, `diverged` or `oom`. A signal raises Interrupted, with all saved."""
@@ -104,11 +105,11 @@ class Trainer:
                 raise lost() from error
             self._write_log()
             if not is_out_of_memory(error):
-                self._set_status("failed", f"{type(error).__name__}: {error}")
+                self._set_status("failed", f"{type(error).__name__} at step {self.step}: {error}", self.kept)
                 raise
             fix = "give a smaller --batch, --length or --preset, or a larger --accumulate"
             message = f"step {self.step} does not fit the memory of {device_name(self.device)}; {fix}"
-            self._set_status("oom", message)
+            self._set_status("oom", message, self.kept)
             if several:  # the others may wait for this rank in the middle of the step
                 raise SharedError(message, PARTIAL) from error
             return "oom"
@@ -167,14 +168,16 @@ class Trainer:
         return nats, norm
 
     def save(self) -> None:
-        """Write a checkpoint and the training log. All ranks must call it at the same step."""
+        """Write a checkpoint, the training log and the status. All ranks must call it at the same step."""
         tensors = self.optimizer.tensors() | gathered_memory(self.memory)
         state = {"step": self.step, "log": self.log.state()}
         with together():
             if self.ranks.first:
                 saved = Checkpoint(weights_of(self.model), tensors, state)
                 checkpoint.save(self.run.checkpoints, self.step, saved)
+            self.kept = self.step
             self._write_log()
+            self._set_status("training")  # a process that is killed says nothing more
 
     def _interrupt(self, signum: int) -> NoReturn:
         self.save()
@@ -182,9 +185,10 @@ class Trainer:
         words = f"stopped at step {self.step} of {self.config.steps}; the same command goes on from there"
         raise shared(Interrupted(words, signum))
 
-    def _set_status(self, state: str, message: str = "") -> None:
+    def _set_status(self, state: str, message: str = "", step: int | None = None) -> None:
+        """Write the status, with the step from which training goes on if that is not the present one."""
         if self.ranks.first:
-            self.run.set_status(state, self.step, message)
+            self.run.set_status(state, self.step if step is None else step, message)
 
     def _write_log(self) -> None:
         if self.ranks.first:

@@ -2,6 +2,7 @@
 
 import math
 import signal
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -61,6 +62,34 @@ def test_an_interrupted_run_ends_with_the_same_bits_and_two_checkpoints(encoding
     assert all(torch.equal(a[name], b[name]) for name in a)
     log_a, log_b = (read_table(run.train_csv, TRAIN_COLUMNS)[["step", "nll"]] for run in (straight, resumed))
     assert log_a.equals(log_b)
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "state", "step"),
+    [
+        (GeneratorExit, 0, "interrupted", 5),  # which nothing catches, as if the process was killed
+        (RuntimeError, 0, "failed", 5),
+        (RuntimeError, math.inf, "failed", 0),
+        (MemoryError, math.inf, "oom", 0),
+    ],
+)
+def test_a_run_that_stops_in_a_step_says_the_step_of_its_last_checkpoint(
+    error, seconds, state, step, task, tmp_path, monkeypatch
+):
+    """From there the same command goes on, as estimates count on."""
+    take_step = Trainer.take_step
+
+    def stopped_at_step_5(self):
+        if self.step == 5:
+            raise error
+        return take_step(self)
+
+    monkeypatch.setattr(Trainer, "take_step", stopped_at_step_5)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", seconds)
+    with suppress(error):
+        train(config(), task, tmp_path, CPU)
+    (run,) = list_runs(tmp_path)
+    assert (run.status()["state"], run.status()["step"]) == (state, step)
 
 
 def test_the_loss_falls_and_the_log_is_whole(task, tmp_path):
