@@ -22,7 +22,7 @@ from poscli.data import Tokenizer, load_corpus, source_of
 from poscli.data.ngram import window_gains, window_lengths
 from poscli.data.profile import distance_profile
 from poscli.estimate import refuse_unaffordable_windows
-from poscli.evaluation.evaluate import evaluate_run, is_evaluated, settings_of
+from poscli.evaluation.evaluate import evaluate_run, is_evaluated, refuse_unfinished, settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
 from poscli.model.held import held
@@ -122,9 +122,13 @@ def setups_of(
     """The evaluations that a request asks for: each run, and its weights under the encodings of `request.as_`.
 
     Nothing is written. With `strict`, an encoding that a run cannot be evaluated as is a UsageError, else a note. With
-    `smoke`, only a few hundred tokens are scored. UsageError if the longest windows certainly do not fit the memory, or
-    if `judge`, which says for `request.why` which tokens need a long context, cannot judge one of the runs.
+    `smoke`, only a few hundred tokens are scored. UsageError if a training has not ended, if the longest windows
+    certainly do not fit the memory, or if `judge`, which says for `request.why` which tokens need a long context,
+    cannot judge one of the runs; LockedError if a training goes on.
     """
+    for run in runs:
+        if run.config.checkpoint is None:  # a checkpoint was trained elsewhere, and its run may not be there yet
+            refuse_unfinished(run)
     setups = []
     for run in runs_as(runs, request, strict):
         setups += setups_on(run, request, device, smoke=smoke, open_task=open_task)

@@ -25,6 +25,7 @@ from poscli.evaluation.tables import answer_rows, eval_rows, position_rows, reca
 from poscli.model.language_model import LanguageModel
 from poscli.model.load import load_model, load_recalibrated
 from poscli.model.transformer import Model
+from poscli.runs.lock import holder_of
 from poscli.runs.results import (
     Tables,
     discard_evaluation,
@@ -36,7 +37,7 @@ from poscli.runs.results import (
 from poscli.runs.run import EVALUATED, Run
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
-from poscli.system.errors import DataError, UsageError
+from poscli.system.errors import DataError, LockedError, UsageError
 from poscli.system.progress import Meter
 from poscli.system.ranks import any_rank, ranks, together
 from poscli.system.seeds import generator
@@ -62,18 +63,25 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
     """
     run, task, settings = setup.run, setup.task, setup.settings
     refuse_other_text(run, task)
+    with together():
+        if ranks().first:
+            refuse_unfinished(run)
     with ExitStack() as held:
         with together():
             if ranks().first:
                 held.enter_context(run.locked())
-                _discard_damaged(run, task, force=force)
-            known = ranks().first and is_evaluated(run, settings)
+                if not force:
+                    _discard_damaged(run, task)
+            known = ranks().first and not force and is_evaluated(run, settings)
         if any_rank(known):
             note(f"{run.id} is evaluated already: nothing to do")
             return evaluation(run, task.columns)
         with together():
             status = run.status()
             model = None if status["state"] in FAILED_STATES else model_to_measure(setup)
+        with together():
+            if force and ranks().first:  # only now: every rank has a model to measure
+                discard_evaluation(run)
         if model is None:
             without = MeasuredLosses(None, status["state"], status["message"])
             measured = dict.fromkeys(setup.plan.measurements(), without)
@@ -99,31 +107,28 @@ def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
     return evaluated_under(run) == record_of(run, settings) and not fault_of(run)
 
 
-def _discard_damaged(run: Run, task: Task, *, force: bool) -> None:
-    """Remove what says that a run is evaluated if that is damaged, which a note tells, or if all is to be made again.
-
-    UsageError, and nothing is removed, if there is no end of a training to evaluate.
-    """
-    if force:
-        _refuse_unfinished(run)
-        discard_evaluation(run)
-    elif fault := fault_of(run, task.columns):
+def _discard_damaged(run: Run, task: Task) -> None:
+    """Remove what says that a run is evaluated if its evaluation is damaged, which a note tells."""
+    if fault := fault_of(run, task.columns):
         note(f"{fault}: evaluating {run.id} again")
         run.files.remove(EVALUATED)
 
 
-def _refuse_unfinished(run: Run) -> None:
-    if (state := run.status()["state"]) not in ("complete", *FAILED_STATES):
+def refuse_unfinished(run: Run) -> None:
+    """UsageError if the training of a run has not ended, LockedError if it goes on: if any process holds its lock."""
+    state = run.status()["state"]
+    if state == "training":
+        raise LockedError(f"{run.id} is being trained by {holder_of(run.folder)}; wait for it to end")
+    if state not in ("complete", *FAILED_STATES):
         raise UsageError(f"{run.id} is {state}, not complete; repeat the command that began it to finish it")
 
 
 def model_to_measure(setup: EvaluationSetup) -> LanguageModel:
-    """The trained model of a run under the encoding that it is evaluated as; UsageError if it is not complete.
+    """The trained model of a run under the encoding that it is evaluated as.
 
     Lengths at which the encoding overflows its dtype are announced before the work begins.
     """
     run = setup.run
-    _refuse_unfinished(run)
     model = load_model(run, setup.device)
     if run.under_another:
         model = with_encoding(model, run.config.encoding, run.trained)

@@ -216,8 +216,9 @@ def test_a_run_that_is_not_complete(only: Path) -> None:
     assert run.status()["state"] == "interrupted"
     with run.locked():
         assert run.status()["state"] == "training"
-    run.set_status("interrupted", 3)
-    assert_refused(("extrapolate", "--run", run.id), 2, (run.id, "interrupted", "finish it"))
+        assert_refused(("extrapolate", "--run", run.id), 75, f"{run.id} is being trained by process {os.getpid()}")
+    for options in ((), ("--dry-run",), ("--force",)):
+        assert_refused(("extrapolate", "--run", run.id, *options), 2, (run.id, "is interrupted", "finish it"))
     assert_refused(("extrapolate",), 2, "finish it", notes=1)
     assert_refused(GENERATE, 2, "complete")
 
@@ -446,6 +447,12 @@ def test_force_measures_again_and_leaves_the_model(out: Path, run: Path) -> None
     assert all(path.read_bytes() != content for path, content in losses.items())  # they hold the time it took
     assert models(out) == before
     pd.testing.assert_frame_equal(values(out), rows)
+    (model,) = run.glob("checkpoints/step-*/model.safetensors")
+    whole = model.read_bytes()
+    model.write_bytes(whole[:-1])  # nothing is thrown away before there is something to measure
+    assert_refused((*EXTRAPOLATE, "--run", run.name, "--force"), 5, (run.name, "repeat the command"))
+    pd.testing.assert_frame_equal(values(out), rows)
+    model.write_bytes(whole)
     plan = document(*EXTRAPOLATE, "--run", run.name, "--force", "--dry-run")
     assert [job["done"] for job in plan["jobs"]] == ["not evaluated"]
 
