@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,13 +16,17 @@ from poscli.model.load import load_tokenizer
 from poscli.runs import checkpoint
 from poscli.runs.lock import locked
 from poscli.runs.results import training_log
-from poscli.runs.run import AGAIN, ENDED, Run, create, open_run, run_exists
+from poscli.runs.run import AGAIN, ENDED, ENV, Run, create, open_run, run_exists
 from poscli.system.console import note, warn_once
 from poscli.system.errors import CorruptError, ForeignError
+from poscli.system.files import read_object
 from poscli.system.provenance import describe
 from poscli.system.ranks import any_rank, ranks, together
 from poscli.tasks import Task
 from poscli.training.trainer import Trainer
+
+# What env.json says of the run; the rest is about the process that began it.
+OF_THE_RUN = ("schema", "corpus", "parameters", "engine", "engine_reason", "plugins")
 
 
 def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Run:
@@ -58,7 +63,7 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Ru
                     "code": code_of(config.encoding, TRAINING),
                 }
                 env = {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
-                run = create(folder, config, env, task.files)
+                run = create(folder, config, _as_begun(run, env), task.files)
             elif first:  # files of the task, such as a trained tokenizer, are written again where they are damaged
                 for name, content in task.files.items():
                     try:
@@ -99,8 +104,9 @@ def has_ended(run: Run) -> bool:
 def _existing(run: Run) -> Run:
     """The run in a folder; one without an environment if none has begun, or what describes it is damaged.
 
-    The command knows all that these files say, and the name of the folder is a digest of it. So they are written again,
-    and the training goes on from its checkpoints. ForeignError if the files are whole and say something else.
+    The command knows what these files say, but for where and by what a training was begun (`_as_begun`), and the name
+    of the folder is a digest of it. So they are written again, and the training goes on from its checkpoints.
+    ForeignError if the files are whole and say something else.
     """
     try:
         return open_run(run.folder) if run_exists(run.folder) else run
@@ -110,3 +116,20 @@ def _existing(run: Run) -> Run:
         note(f"{str(error).removesuffix(f'; {AGAIN}')}: writing what describes {run.id} again")
         run.files.forget_damaged()
         return run
+
+
+def _as_begun(run: Run, env: dict[str, Any]) -> dict[str, Any]:
+    """What env.json is to say of a run without an environment; `env` is that of this process.
+
+    If env.json is whole and of this run, it stays as it is: another file was damaged. If it is lost, nobody knows which
+    machine and which code have made the checkpoints that there are.
+    """
+    try:  # a file whose checksum is lost, too, is taken at its word
+        known = run.files.read_object(ENV) if run.files.was_written(ENV) else read_object(run.folder / ENV, AGAIN)
+        if known["schema"] == SCHEMA and known["corpus"]["fingerprint"] == env["corpus"]["fingerprint"]:
+            return known
+    except (CorruptError, KeyError, TypeError):
+        pass
+    if any(checkpoint.is_whole(run.checkpoints, step) for step in checkpoint.steps(run.checkpoints)):
+        return {name: value if name in OF_THE_RUN else "" for name, value in env.items()}
+    return env

@@ -494,9 +494,11 @@ def test_a_training_that_was_stopped_is_unfinished_for_all_commands_without_its_
 @pytest.mark.parametrize("name", ["config.toml", "env.json", "MANIFEST.json", "train.csv"])
 @pytest.mark.parametrize("damage", first(1, ["half a file", "gone", "empty", "nested", "a folder"]))
 def test_the_command_that_trained_a_run_writes_its_damaged_files_again(
-    source: Path, out: Path, run: Path, name: str, damage: str
+    source: Path, out: Path, run: Path, name: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = models(out)
+    """On another machine. It did not train the model, so that nobody knows who did if env.json is lost."""
+    monkeypatch.setenv("POSCLI_MACHINE", "another")
+    before, env = models(out), json.loads((run / "env.json").read_text())
     DAMAGES[damage](run / name)
     listed = cli("ls", "runs", "--json")
     assert listed.code == 3
@@ -507,6 +509,9 @@ def test_the_command_that_trained_a_run_writes_its_damaged_files_again(
     assert again.code == 0, again.err
     assert_says_nothing_of_deleting(listed, again)
     assert models(out) == before
+    made = json.loads((run / "env.json").read_text())
+    monkeypatch.delenv("POSCLI_MACHINE")
+    assert (made["machine"], made["code"]) == (("", "") if name == "env.json" else (env["machine"], env["code"]))
     assert cli(*EXTRAPOLATE, "--enc", "alibi", "--as", "none").code == 0
     pd.testing.assert_frame_equal(values(out), values(source))
 
