@@ -18,8 +18,13 @@ from poscli.encodings.registry import broken
 from poscli.specs import names_in
 
 HOUSE = Path(poscli.__file__).parent
-ENGINES = ("attention", "equation", "model", "native", "specs", "system/seeds.py", "tasks")
-TRAINING, MEASURING = (*ENGINES, "training"), (*ENGINES, "evaluation")
+# What makes the text of a corpus is not here, as its fingerprint says that, but what draws windows from it is.
+ENGINES = (
+    *("attention", "equation", "model", "native", "specs", "system/seeds.py"),
+    *("data/corpus.py", "grids/images.py", "tasks", "checkpoints/tasks.py", "grids/tasks.py"),
+)
+TRAINING = (*ENGINES, "training")
+MEASURING = (*ENGINES, "evaluation", "checkpoints/checkpoint_model.py", "data/profile.py", "statistics/intervals.py")
 DIGITS = 8  # of each hash
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from cli_runner import ROOT
 from fake_results import results
 
+from poscli.checkpoints.checkpoint_model import CheckpointModel
 from poscli.config.code import MEASURING, TRAINING, code_hash, code_of
+from poscli.data import Split
+from poscli.data.profile import gram_numbers
+from poscli.grids.images import training_grids
 from poscli.report import build_report
+from poscli.statistics.intervals import ratio_interval
+from poscli.tasks import TASKS
 
 CODE = '''"""A module."""
 
@@ -63,6 +71,14 @@ def test_only_the_meaning_of_code_counts(tmp_path: Path, changed: str, alike: bo
         (tmp_path / name / "code.py").write_text(text, encoding="utf-8")
     one, other = (code_hash([tmp_path / name / "code.py"]) for name in ("one", "other"))
     assert (one == other) == alike
+
+
+def test_the_hashes_have_every_task_and_all_that_measures() -> None:
+    drawn = [Split, training_grids, *(TASKS.get(name) for name in TASKS.names())]
+    for rooms, parts in ((TRAINING, drawn), (MEASURING, [*drawn, CheckpointModel, ratio_interval, gram_numbers])):
+        for part in parts:
+            file = Path(inspect.getfile(part)).relative_to(ROOT / "poscli")
+            assert any(file.is_relative_to(room) for room in rooms), file
 
 
 def test_an_encoding_that_builds_on_another_has_its_code_too() -> None:
