@@ -58,16 +58,18 @@ def screen(headline: str, work: Sequence[InProgress]) -> RenderableType:
 
 
 class Lines(Watcher):
-    """Reports a sweep line by line: each job as it begins and as it ends."""
+    """Reports a sweep line by line: each job as it begins and as it ends, and once why it waits."""
 
     def __init__(self, jobs: Sequence[Job], seconds: Sequence[float], workers: int) -> None:
         self.jobs, self.workers = jobs, workers
         self.estimate = TimeLeft(seconds, workers)
         self.failed = 0
+        self.waits: dict[int, str] = {}  # jobs that were postponed, and what was said of it
 
     def began(self, number: int) -> None:
         self.estimate.began(number)
-        note(f"[{number + 1}/{len(self.jobs)}] {self.jobs[number].label}")
+        if number not in self.waits:  # else it is tried again, every two seconds for as long as its run is taken
+            note(f"[{number + 1}/{len(self.jobs)}] {self.jobs[number].label}")
 
     def ended(self, number: int, outcome: Outcome) -> None:
         seconds = self.estimate.ended(number)
@@ -81,7 +83,9 @@ class Lines(Watcher):
 
     def postponed(self, number: int, why: str) -> None:
         self.estimate.postponed(number)
-        note(f"{self.jobs[number].label} {why}")
+        if self.waits.get(number) != why:
+            self.waits[number] = why
+            note(f"{self.jobs[number].label} {why}")
 
     def headline(self) -> str:
         """How far the sweep is, and how long the rest takes."""

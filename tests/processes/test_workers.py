@@ -23,7 +23,7 @@ from cli_runner import NANO, SUITE, assert_same_runs, cli, run_of
 from rich.console import Console
 from torture.processes import Started
 
-from poscli.cli.screen import screen
+from poscli.cli.screen import run_shown, screen
 from poscli.cluster.cluster import RayCrew
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
@@ -136,6 +136,21 @@ def test_a_job_that_another_process_holds_waits_for_the_others_and_says_who(monk
         "began 0",
         "postponed 0: is put off: alibi-1 is being worked on by process 7 on here",
         "began 1",
+    ]
+
+
+def test_a_suite_says_once_for_whom_a_job_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep on another machine may hold a run for hours."""
+    monkeypatch.setattr(drive, "SECONDS_BETWEEN_TRIES", 0.01)
+    held = [Outcome(held=f"alibi-1 is being worked on by process {number} on here") for number in (7, 7, 7, 8)]
+    run_shown([job("alibi")], [1.0], Scripted(1, [*held, done("alibi")]))
+    waits = "alibi, seed 0 is put off: alibi-1 is being worked on by process"
+    assert capsys.readouterr().err.splitlines() == [
+        "[1/1] alibi, seed 0",
+        f"{waits} 7 on here",
+        f"{waits} 8 on here",
     ]
 
 
