@@ -15,7 +15,7 @@ import torch
 
 from poscli import specs
 from poscli.config.claim import Claim
-from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.request import LONGEST_PROFILED, SHORTEST_PROFILED, ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import TUNING_SEED, OtherCorpus, RunConfig
 from poscli.data import Tokenizer, load_corpus, source_of
@@ -216,6 +216,8 @@ def measure_text(text: str, tokenizer: str, length: int, tokens_of: str = "") ->
     """
     from poscli.report.summary import as_json
 
+    if not SHORTEST_PROFILED <= length <= LONGEST_PROFILED:
+        raise UsageError(f"length = {length}: must be at least {SHORTEST_PROFILED} and at most {LONGEST_PROFILED}")
     coder = load_corpus(tokens_of, tokenizer=tokenizer).tokenizer if tokens_of else tokenizer
     corpus = load_corpus(text, tokenizer=coder)
     windows = [gain._asdict() for gain in window_gains(corpus, length)]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from poscli import workflows
 from poscli.api.arguments import checked, read, spec_of, takes
-from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.request import ExtrapolateRequest, TrainRequest, refuse_smoke_with_tokens
 from poscli.config.run import ModelConfig
 from poscli.drawing.text import number
 from poscli.equation import Encoding
@@ -201,6 +201,7 @@ def extrapolate(
     """
     plugins.forget_edited()
     request = read(ExtrapolateRequest, options, "extrapolate")
+    refuse_smoke_with_tokens(request, smoke)
     if judge is not None and not request.why:
         raise UsageError(f"judge = {judge.id}: it judges the key tokens of why; give why=True too")
     with blamed():

@@ -10,10 +10,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator
 
 from poscli.config.validate import LARGEST_BATCH, LONGEST_WINDOW, MOST, Longest, Request, TokenCount
+from poscli.system.errors import UsageError
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
 DEFAULT_NGRAM = 6
-
+SHORTEST_PROFILED, LONGEST_PROFILED = 8, 2**16  # the L of `poscli corpus`, in tokens
 
 Ratio = Annotated[float, Field(ge=1, le=MOST, allow_inf_nan=False)]
 
@@ -127,3 +128,9 @@ class ExtrapolateRequest(Request):
     def _with_defaults(cls, baselines: list[str]) -> list[str]:
         """The default baselines, which are always measured, then the others in their order."""
         return list(dict.fromkeys([*DEFAULT_BASELINES, *baselines]))
+
+
+def refuse_smoke_with_tokens(request: ExtrapolateRequest, smoke: bool) -> None:
+    """UsageError if a smoke evaluation, which scores a number of tokens of its own, is asked for another one."""
+    if smoke and "tokens" in request.model_fields_set:
+        raise UsageError(f"--smoke scores a few hundred tokens, and --tokens {request.tokens} others; leave one out")

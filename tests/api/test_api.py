@@ -38,6 +38,10 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 # the document
+def test_the_table_of_the_document_has_every_function() -> None:
+    rows = [line for line in (ROOT / "docs" / "API.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    named = set(re.findall(r"api\.(\w+)\(", "".join(rows)))
+    assert named - {"checkpoint"} == {name for name in api.__all__ if inspect.isfunction(getattr(api, name))}
 
 
 def run_document(folder: Path, budget: str) -> dict[str, Any]:
@@ -176,6 +180,7 @@ def test_embeddings_take_the_position_after_the_past() -> None:
         (lambda: api.tune("alibi", tokens=3000), "each trial of a tuning has half of them"),
         (lambda: api.corpus("text:nowhere"), "text:nowhere"),
         (lambda: api.corpus("stdlib", length="long"), "length = 'long': must be a whole number"),
+        (lambda: api.corpus("stdlib", length=4), "length = 4: must be at least 8 and at most 65536"),
         (lambda: api.results("nowhere"), "no evaluated runs in nowhere"),
         (lambda: api.load("rope-4db50e90"), "run = 'rope-4db50e90': must be a run, as api.train"),
     ],
@@ -418,6 +423,8 @@ def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Pa
     monkeypatch.chdir(folder)
     with pytest.raises(api.UsageError, match=f"judge = {names['run'].id}: it judges the key tokens of why; give why=T"):
         api.extrapolate(names["run"], judge=names["run"])
+    with pytest.raises(api.UsageError, match="--smoke scores a few hundred tokens, and --tokens 512 others"):
+        api.extrapolate(names["run"], smoke=True, tokens=512)
     page = names["run"]._repr_html_()
     assert all(words in page for words in ("complete at step 3 of 3", "6,144 tokens", "results/runs/alibi-"))
     report = names["report"]

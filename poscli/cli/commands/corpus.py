@@ -14,6 +14,7 @@ from rich.table import Table
 from poscli.cli import complete
 from poscli.cli.commands import command
 from poscli.cli.options import Json, TextArgument, TokenizerOption
+from poscli.config.request import LONGEST_PROFILED, SHORTEST_PROFILED
 from poscli.system.console import emit, note, out
 
 SMALLEST_GAIN = 0.01  # bits per byte; less is of no consequence, as for encodings
@@ -34,7 +35,10 @@ def corpus(
         ),
     ] = "",
     length: Annotated[
-        int, typer.Option("--length", "-L", help="The training length L in tokens.", min=8, max=65536)
+        int,
+        typer.Option(
+            "--length", "-L", help="The training length L in tokens.", min=SHORTEST_PROFILED, max=LONGEST_PROFILED
+        ),
     ] = 256,
     out_: Annotated[
         Path | None,

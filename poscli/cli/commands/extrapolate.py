@@ -11,7 +11,7 @@ import typer
 from poscli.cli import complete, plan
 from poscli.cli.commands import command
 from poscli.cli.options import AddedOptions, Device, Json, Out, carried, from_model
-from poscli.config.request import ExtrapolateRequest
+from poscli.config.request import ExtrapolateRequest, refuse_smoke_with_tokens
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
@@ -97,8 +97,7 @@ def extrapolate(
     from poscli.system.ranks import connected, ranks, together
     from poscli.workflows import evaluate
 
-    if smoke and "tokens" in request.model_fields_set:
-        raise UsageError(f"--smoke scores a few hundred tokens, and --tokens {request.tokens} others; leave one out")
+    refuse_smoke_with_tokens(request, smoke)
     runs, selected = out_ / "runs", [*(run or []), *(enc or [])]
     with connected(device_of(device)) as own_device:
         with together():
