@@ -83,6 +83,11 @@ def test_a_run_that_is_worked_on_is_refused(runs: Path) -> None:
     assert (result.code, result.out) == (75, "")
     assert f"is being worked on by process {os.getpid()} on " in result.err
     assert left(runs) == ["alibi", "learned", "sinusoidal"]
+    with locked(next(runs.glob("learned-*"))):
+        result = cli("rm", "alibi", "learned", "--yes")
+    assert (result.code, result.out) == (75, "")
+    assert "deleted results/runs/alibi-" in result.err  # before the other one was refused
+    assert left(runs) == ["learned", "sinusoidal"]
 
 
 def test_a_run_that_is_evaluated_under_another_encoding_is_refused(runs: Path) -> None:

@@ -12,7 +12,7 @@ from poscli.cli import complete
 from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, err, note, out
-from poscli.system.errors import CorruptError, UsageError, near
+from poscli.system.errors import CorruptError, PoscliError, UsageError, near
 from poscli.system.text import counted
 
 
@@ -41,8 +41,13 @@ def rm(
         return
     from poscli.runs.run import delete_run
 
-    for folder in folders:
-        delete_run(folder)
+    for number, folder in enumerate(folders):
+        try:
+            delete_run(folder)
+        except PoscliError:
+            for deleted in folders[:number]:
+                note(f"deleted {deleted}")
+            raise
     rows = [{"run_id": folder.name, "folder": str(folder)} for folder in folders]
     emit(json_, rows, lambda: out().print(*(f"deleted {folder}" for folder in folders), sep="\n", soft_wrap=True))
 
