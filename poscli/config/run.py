@@ -45,13 +45,18 @@ class ModelConfig(Frozen):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> ModelConfig:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
+            raise ValueError(
+                f"width {self.width} is not divisible by {self.heads} heads; give a multiple of {self.heads}, or other "
+                "heads"
+            )
         return self
 
     @model_validator(mode="after")
     def _shifted_heads_exist(self) -> ModelConfig:
         if self.shifted > self.heads:
-            raise ValueError(f"shifted {self.shifted} is more than the {self.heads} heads there are")
+            raise ValueError(
+                f"shifted {self.shifted} is more than the {self.heads} heads there are; give {self.heads} or fewer"
+            )
         if self.shifted and self.memory:
             raise ValueError(
                 f"shifted {self.shifted} and memory {self.memory} exclude each other: the oldest token of a memory has "

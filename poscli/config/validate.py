@@ -98,9 +98,12 @@ def validated(cls: type[ConfigT], values: dict[str, Any], where: str) -> ConfigT
 
 
 def refusal_of(cls: type[BaseModel], error: ValidationError) -> str:
-    """One line about the first key that a model refused: its name, its value and the rule, or the nearest known key."""
+    """One line about the first key that a model refused: its name, its value and the rule, or the nearest known key.
+
+    The entries of a list count from 1, as the parts of a suite do in other messages.
+    """
     first = error.errors()[0]
-    *path, key = [str(part) for part in first["loc"]] or ["?"]
+    *path, key = [str(part + 1 if isinstance(part, int) else part) for part in first["loc"]] or ["?"]
     name = ".".join([*path, key])
     if first["type"] == "extra_forbidden":
         return f"there is no key {name!r}: {near(key, _keys(cls, path))}"

@@ -81,7 +81,7 @@ def test_a_single_layer_learns_to_copy_with_them_and_not_without() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"shifted": 9}, "shifted 9 is more than the 8 heads"),
+        ({"shifted": 9}, "shifted 9 is more than the 8 heads there are; give 8 or fewer"),
         ({"shifted": 1, "memory": 8}, "exclude each other"),
     ],
 )

@@ -46,40 +46,40 @@ def with_encodings(value: str) -> str:
         (SUITE + "[train.model]\nwidht = 64", ("'widht'", "did you mean width?")),
         (SUITE + "[train.recipe]\nlr = 0.1", ("'lr'", "matrix_lr")),
         (SUITE + "[part]\ntrain.length = 64", "[[part]]"),
-        (SUITE + "[[part]]\ntrain.lenght = 64", ("'part.0.train.lenght'", "did you mean length?")),
-        (SUITE + "[[part]]\ntrian.length = 64", ("'part.0.trian'", "did you mean train?")),
+        (SUITE + "[[part]]\ntrain.lenght = 64", ("'part.1.train.lenght'", "did you mean length?")),
+        (SUITE + "[[part]]\ntrian.length = 64", ("'part.1.trian'", "did you mean train?")),
         # values, named by their keys
         (with_encodings('"alibi"'), ("encodings = 'alibi'", "list")),
         (with_encodings("[]"), "encodings = []"),
-        (with_encodings("[3]"), "encodings.0 = 3"),
+        (with_encodings("[3]"), "encodings.1 = 3"),
         (with_encodings('["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe or rope")),
         ("seeds = []\n" + SUITE, "seeds = []"),
-        (SUITE + "[[part]]\nseeds = []\n", "part.0.seeds = []: the list is empty"),
-        (SUITE + "[[part]]\nencodings = []\n", "part.0.encodings = []: the list is empty"),
+        (SUITE + "[[part]]\nseeds = []\n", "part.1.seeds = []: the list is empty"),
+        (SUITE + "[[part]]\nencodings = []\n", "part.1.encodings = []: the list is empty"),
         ("seeds = [0, 0]\n" + SUITE, "seeds = "),
-        ("seeds = [-1]\n" + SUITE, "seeds.0 = -1: "),
-        ("seeds = [9223372036854775808]\n" + SUITE, "seeds.0 = 9223372036854775808: "),
+        ("seeds = [-1]\n" + SUITE, "seeds.1 = -1: "),
+        ("seeds = [9223372036854775808]\n" + SUITE, "seeds.1 = 9223372036854775808: "),
         (SUITE.replace("length = 32", 'length = "long"'), "train.length = 'long'"),
         (SUITE.replace("length = 32", "length = 4"), "train.length = 4: "),
         (SUITE + "[train.recipe]\nclip = inf", ("train.recipe.clip = inf", "finite")),
         (SUITE + 'as = "yarn"', "extrapolate.as = 'yarn': "),
-        (SUITE + "as = [1]", "extrapolate.as.0 = 1: "),
-        (SUITE + '[[part]]\ntrain.corpus = "\\u0000"', "part.0.train.corpus = "),
+        (SUITE + "as = [1]", "extrapolate.as.1 = 1: "),
+        (SUITE + '[[part]]\ntrain.corpus = "\\u0000"', "part.1.train.corpus = "),
         (SUITE + "[[part]]\ntrain.length = 64\n[[part]]\ntrain.length = 64", "part = "),
         (SUITE.replace("nano", "nanno"), ("'nanno'", "did you mean nano?")),
         (SUITE.replace("[train]", "[train]\ncorpus = 'stdlb'"), ("'stdlb'", "did you mean stdlib?")),
         # claims
         (SUITE + "[claim]\nsays = 'x'", "a claim of a suite begins with [[claim]], in two pairs of brackets"),
-        (SUITE + "[[claim]]\nsays = 'x'\nsource = 'y'", "the key 'claim.0.when' is missing"),
-        (SUITE + "[[claim]]\nsays = 'x'\nsource = 'y'\nwhen = []", "claim.0.when = []: the list is empty"),
+        (SUITE + "[[claim]]\nsays = 'x'\nsource = 'y'", "the key 'claim.1.when' is missing"),
+        (SUITE + "[[claim]]\nsays = 'x'\nsource = 'y'\nwhen = []", "claim.1.when = []: the list is empty"),
         (SUITE + CLAIM + "[claim.when]\nof = 'alibi'\nat = 4\nmore = 0", "[[claim.when]], in two pairs of brackets"),
         (SUITE + CLAIM + "when = [{ of = 'alibi', at = 4 }]", "of = 'alibi' has no bound; add more = NUMBER"),
-        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 0.5, more = 0 }]", "claim.0.when.0.at = 0.5: "),
+        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 0.5, more = 0 }]", "claim.1.when.1.at = 0.5: "),
         (
             SUITE + CLAIM + "when = [{ of = 'alibi', at = 4, more = 1, less = 1 }]",
             "above more = 1.0 and below less = 1.0",
         ),
-        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 4, mor = 1 }]", ("'claim.0.when.0.mor'", "did you mean more?")),
+        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 4, mor = 1 }]", ("'claim.1.when.1.mor'", "did you mean more?")),
         (
             SUITE + CLAIM + "when = [{ of = 'alibi', over = 'alibi', at = 4, more = 1 }]",
             "'alibi' is compared with itself",
@@ -169,7 +169,9 @@ def test_a_report_has_a_folder_named_like_its_suite(name: str) -> None:
     assert report_folder(Path("results"), Path("suites") / f"{name}.toml") == Path("results") / name
 
 
-@pytest.mark.parametrize("name", ["runs", "Runs", "bench", "report", "tune", "..", ".hidden", "-x", "a b", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["runs", "Runs", "bench", "report", "tune", "board", "rank", "..", ".hidden", "-x", "a b", "a\nb"]
+)
 def test_a_report_never_goes_where_other_files_are(name: str) -> None:
     with pytest.raises(UsageError, match="--to"):
         report_folder(Path("results"), Path("suites") / f"{name}.toml")
