@@ -143,7 +143,9 @@ def _is_of_this_source(job: Job) -> bool:
     """Whether the code of its encodings that is there now made all that there is of the run of a job."""
     if not run_exists(job.folder):
         return True
-    made_by = [(job.config.encoding, TRAINING, str(open_run(job.folder).env.get("code", "")))]
+    made_by: list[tuple[str, tuple[str, ...], str]] = [
+        (job.config.encoding, TRAINING, str(open_run(job.folder).env.get("code", "")))
+    ]
     for part in _evaluations(job):
         measured = tables_of(part, TASKS.get(job.config.task).columns).rows["measured_code"]
         made_by.append((part.config.encoding, MEASURING, str(measured.iloc[0])))
