@@ -120,11 +120,11 @@ def _refuse_huge(spec: Spec, shape: Shape) -> None:
 def _refuse_short(spec: Spec, layers: list[Encoding], shape: Shape) -> None:
     """Refuse a spec that lacks positions for a training window, such as `learned+randomized`.
 
-    The last two tokens, which have the largest positions, decide: a window of a checkpoint may take gigabytes.
+    The first and the last token, which has the largest positions, decide: a window of a checkpoint may take gigabytes.
     """
     try:
         for encoding in dict.fromkeys(layers):
-            pos = encoding.locate(shape.length, torch.device("cpu")).pos[-2:]
+            pos = encoding.locate(shape.length, torch.device("cpu")).pos[[0, -1]]
             x_1TW, ids = torch.zeros(1, len(pos), shape.width), torch.zeros(1, len(pos), dtype=torch.long)
             q_1HTD = x_1TW.unflatten(2, (shape.heads, -1)).transpose(1, 2)
             encoding.embed(x_1TW, pos, ids)

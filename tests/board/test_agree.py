@@ -97,11 +97,11 @@ def test_second_hand_tables_enter_no_number(tmp_path: Path, literature: Literatu
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("seeds = 1", 'seeds = "1"', "table.0.seeds = '1': must be a whole number"),
+        ("seeds = 1", 'seeds = "1"', "table.1.seeds = '1': must be a whole number"),
         ("[10, 10]", "[10]", "2 columns and 1 values of alibi"),
         ("[10, 10]", "[10, 0.5]", "a perplexity of alibi below 1"),
         ("lengths = [100, 200]", "", "needs either lengths or columns"),
-        ("model = ", "modle = 1\nmodel = ", "there is no key 'table.0.modle': did you mean model?"),
+        ("model = ", "modle = 1\nmodel = ", "there is no key 'table.1.modle': did you mean model?"),
         ("[source]", "[source", "is not TOML"),
     ],
 )

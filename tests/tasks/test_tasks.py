@@ -224,7 +224,7 @@ def test_every_row_of_an_evaluation_scores_something(name: str) -> None:
             assert text.windows(plan.spans(protocol, length), length)[:, -scored:].shape == counts.shape
 
 
-@pytest.mark.parametrize("name", TASKS.names())
+@pytest.mark.parametrize("name", sorted({*TASKS.names()} - {"facts", "needle", "repeat"}))  # which guess whole answers
 def test_a_guess_is_a_distribution_over_the_vocabulary(name: str) -> None:
     task = open_task(name, "stdlib", "bytes")
     scored = np.arange(task.symbols if isinstance(task, EpisodeTask) else task.vocab)
