@@ -19,7 +19,8 @@ from poscli.sweep.drive import Watcher
 from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of, tunings_of
 from poscli.sweep.tune import Tuning
 from poscli.system.device import threads
-from poscli.system.errors import CorruptError, UsageError, near
+from poscli.system.errors import CorruptError, PoscliError, UsageError, near
+from poscli.system.text import counted
 
 SEEDS_OF_STAGE = {1: [2], 2: [3], 3: [3, 5, 10]}
 BoardJob = tuple[str, Job]  # the name of a table, or of a task, and a job for it
@@ -127,11 +128,11 @@ def missing_jobs_of_stage(
         yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), season, cells)
 
 
-def refuse_unranked(season: Season) -> None:
-    """UsageError for a season that is not ranked, where it is never decided which encodings need more seeds."""
-    if unranked := [table.name for table in season.table if not table.ceilings]:
+def refuse_unranked(season: Season, stage: int) -> None:
+    """UsageError for the last stage of a season that is not ranked: nothing decides which encodings need more seeds."""
+    if stage == max(SEEDS_OF_STAGE) and (unranked := [table.name for table in season.table if not table.ceilings]):
         raise UsageError(
-            f"--stage {max(SEEDS_OF_STAGE)}: table {unranked[0]!r} has no ceilings, so that nobody is ranked and none "
+            f"--stage {stage}: table {unranked[0]!r} has no ceilings, so that nobody is ranked and none "
             "needs more seeds than others; give a smaller --stage, or add ceilings to the season"
         )
 
@@ -219,7 +220,7 @@ def run_missing(
 ) -> list[dict[str, str]]:
     """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause.
 
-    CorruptError, after all jobs, names a damaged cell.
+    CorruptError, after all jobs, names a damaged cell; PoscliError, where none failed, a run that gave no cell.
     """
     damage: list[CorruptError] = []
     seconds, plain = [each.seconds for each in planned], [job for _, job in jobs]
@@ -227,4 +228,9 @@ def run_missing(
         done = run_shown(plain, seconds, at_work, lambda shown: Gathering(shown, jobs, season, cells, names, damage))
     if damage:
         raise damage[0]
+    if not done.failures and (left := missing_jobs(jobs, season, cells, names)):
+        raise PoscliError(
+            f"{left[0][1].folder} has ended, and its cells are not all in {cells} (a bug of poscli): "
+            f"{counted(len(left), 'run')} would be left however often this is repeated"
+        )
     return done.failures

@@ -75,10 +75,8 @@ def run_board(
     """
     from poscli.board.costs import measure_costs, measure_texts
     from poscli.board.progress import (
-        SEEDS_OF_STAGE,
         chosen_encodings,
         jobs_of_board,
-        missing_jobs,
         missing_jobs_of_stage,
         plan_jobs,
         refuse_unranked,
@@ -96,8 +94,7 @@ def run_board(
     cells = cells or out_ / IN_RESULTS
     encodings = chosen_encodings(season, table_names(season, table or []), enc or [])
     check_folder(cells, "--cells")
-    if stage == max(SEEDS_OF_STAGE):
-        refuse_unranked(season)
+    refuse_unranked(season, stage)
     crew = Crew(workers=workers, memory=memory, device=device)
     for elsewhere in others:
         crew = elsewhere.crew(crew)
@@ -120,13 +117,7 @@ def run_board(
         seconds = fitting.seconds_for(planned)
         note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
         plan.confirm(seconds, "--stage", yes=yes)
-        failed = run_missing(jobs, planned, fitting, season, cells, runs)
-        failures += failed
-        if not failed and (left := missing_jobs(jobs, season, cells)):
-            raise PoscliError(
-                f"{left[0][1].folder} has ended, and its cells are not all in {cells} (a bug of poscli): "
-                f"{counted(len(left), 'run')} would be left however often this is repeated"
-            )
+        failures += run_missing(jobs, planned, fitting, season, cells, runs)
     if not no_costs:
         measure_costs(jobs_of_board(season, 1, device, runs, encodings), season, cells, device_of(device))
         measure_texts(season, cells)
