@@ -335,7 +335,8 @@ def _refuse_mixtures(cells: Sequence[Cell], answers: Sequence[TaskCell], season:
 def of_newest_source(cells: Sequence[Cell]) -> list[Cell]:
     """The cells of the newest source of every encoding in a table, the older ones left out.
 
-    Tunings on several machines may find several learning rates of an encoding: those that most of its cells have stay.
+    Tunings on two machines may find different learning rates for an encoding. Then the cells with the rates that most
+    of its cells have stay.
     """
     newest: dict[tuple[str, str, bool, int], tuple[str, str]] = {}
     rates: dict[tuple[str, str, bool, int], Counter[str]] = {}
@@ -349,7 +350,7 @@ def of_newest_source(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _model(cell: Cell) -> tuple[str, str, bool, int]:
-    """Whose cells stand in one row together."""
+    """What the cells of one row share: table, encoding, whether the learning rates are tuned, and training length."""
     return cell.table, cell.encoding, bool(cell.recipe), cell.trained_at
 
 

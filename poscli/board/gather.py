@@ -125,8 +125,8 @@ def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, 
 def refuse_other_source(jobs: Sequence[Job]) -> None:
     """UsageError if runs of jobs were trained or scored with other code of their encodings than is there now.
 
-    A run is found by its configuration, in which only the code of plugins is. Its losses must not become those of
-    another source.
+    A run is found by its configuration, which holds the code of plugins, but not that of built-in encodings. So its
+    losses could be taken for those of another source.
     """
     others = [job for job in jobs if not _is_of_this_source(job)]
     if others:

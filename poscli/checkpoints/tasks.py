@@ -105,9 +105,9 @@ class Told(EpisodeTask):
 
     @cached_property
     def guess(self) -> float:
-        """The nats per token of an answer that a guess costs which knows the question and not the text.
+        """The loss in nats per token of an answer, guessed by who knows the question and has not read the text.
 
-        All numbers are equally frequent; how many tokens they have is the mean over a sample of them.
+        All numbers are equally likely. The tokens of a number are counted as the mean over a sample of numbers.
         """
         numbers = range(10 ** (self.digits - 1), 10**self.digits, SAMPLED)
         return math.log(9 * 10 ** (self.digits - 1)) / statistics.fmean(len(self.words(f" {n}")) for n in numbers)

@@ -68,7 +68,7 @@ class Masked(Baseline):
 
 
 def _layers(text: str, train_length: int = 512) -> list[Encoding]:
-    """The encodings of a spec of wrappers, in a model as small as can be."""
+    """The encodings of a spec of wrappers, in the smallest model that has them."""
     spec = parse(text)
     return build(spec, Shape(width=1, heads=1, layers=len(spec.layers), length=train_length), seed=0)
 

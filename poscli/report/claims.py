@@ -87,7 +87,7 @@ def _judge(claim: Claim, section: Section) -> tuple[str, str]:
 
 
 def _check(asked: Condition, section: Section) -> tuple[str, str, int]:
-    """Whether a number meets its bounds, both in words, and the seeds behind the number."""
+    """What holds of a condition, the sentence that says it with its numbers, and how many seeds are behind them."""
     (value, low, high), seeds = _number(asked, section)
     answered = section.accuracies is not None
     what = "accuracy" if answered else "loss" if asked.over else "context gain"

@@ -248,7 +248,7 @@ def shapes(tested: SpecUnderTest) -> str:
 
 @torch.no_grad()
 def causality(tested: SpecUnderTest) -> str:
-    """Later tokens do not change the output for earlier ones, nor does it change it that there are any."""
+    """The output for a token is the same whatever tokens follow it, and if none follow."""
     count = 2 * LENGTH if tested.takes(2 * LENGTH) else LENGTH
     before, half = tested.text(count), count // 2
     after = torch.cat([before[:, :half], (before[:, half:] + 1) % VOCAB], dim=1)
