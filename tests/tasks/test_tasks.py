@@ -176,7 +176,7 @@ def test_in_recency_every_key_is_equally_frequent_and_guesses_are_right_by_chanc
 @pytest.mark.slow
 def test_a_model_that_solves_recall_at_16_times_its_length_is_at_chance_once_the_context_is_shuffled(tmp_path) -> None:
     task, out = task_of("recall"), ("--out", tmp_path)
-    small = ("--task", "recall", "--preset", "nano", "--length", LENGTH, "--batch", 32, "--tokens", "1M", "--yes")
+    small = ("--task", "recall", "--preset", "nano", "--length", LENGTH, "--batch", 32, "--tokens", "2M", "--yes")
     assert cli("train", "--enc", "alibi", *small, *out).code == 0
     model = load_model(run_of(tmp_path, "alibi"), torch.device("cpu"))
     episodes = drawn("recall", LONG, count=EPISODES)
