@@ -240,23 +240,15 @@ def how_joined(encoding: Encoding) -> str:
 
 def first_rows(subject: Subject) -> PositionTable:
     """The first rows of the table."""
-    encoding, known = subject.encoding, known_positions(subject)
+    encoding, known = subject.encoding, len(whole_table(subject))
     rows = position_table(encoding, encoding.locate(min(ROWS_SHOWN, known), CPU).pos)
     return PositionTable(rows, how_joined(encoding), known)
 
 
-def known_positions(subject: Subject) -> int:
-    """The longest window, up to the longest drawn one, for whose positions the encoding has rows."""
-    try:
-        position_table(subject.encoding, subject.encoding.locate(subject.max_len, CPU).pos)
-    except Unsupported:
-        return subject.length
-    return subject.max_len
-
-
 def whole_table(subject: Subject) -> Array:
-    """P at all positions of the longest window that the encoding can read."""
-    return position_table(subject.encoding, subject.encoding.locate(known_positions(subject), CPU).pos)
+    """P at all positions of the longest window, or of a training window if the encoding has no rows for that."""
+    encoding = subject.encoding
+    return subject.at_longest(lambda tokens: position_table(encoding, encoding.locate(tokens, CPU).pos))[0]
 
 
 def products(subject: Subject) -> Products:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poscli.drawing.text import amount
-from poscli.equation import Encoding, Operands, Unsupported
+from poscli.equation import Encoding, Operands
 from poscli.inspect.numbers import Array, Record, described, in_tokens, largest_range, ranged, sampled, without_nan
-from poscli.inspect.subject import Subject, constant_operands, score_rows, weight_rows
+from poscli.inspect.subject import MeasuredT, Subject, constant_operands, score_rows, weight_rows
 
 QUERIES = 16  # at the end of each window of a trained run
 PAIR_NUMBERS = 2**24  # at a time, of the B H T S D numbers that relative vectors take
@@ -118,13 +119,13 @@ class ScoreCurves(Record):
 
 def weights_when_alike(subject: Subject) -> WeightCurves:
     """Attention weights of the last query of a training window and of the longest one, where all tokens are alike."""
-    near, far, reason = _at_both_lengths(subject, weight_rows)
+    near, far, reason = _when_alike(subject, weight_rows)
     return WeightCurves(near, far, subject.length, subject.max_len, reason)
 
 
 def scores_when_alike(subject: Subject) -> ScoreCurves:
     """Scores of those queries, by distance, less the score of the query's own key."""
-    near, far, reason = _at_both_lengths(subject, _scores_less_own)
+    near, far, reason = _when_alike(subject, _scores_less_own)
     return ScoreCurves(near, far, reason)
 
 
@@ -134,12 +135,8 @@ def weights_of_run(subject: Subject) -> WeightCurves:
     One line per head, or, where the subject has several layers, one per layer with the mean of its heads.
     """
     assert subject.trained is not None
-    near = _of_run(subject, subject.length)
-    try:
-        far = _of_run(subject, subject.max_len)
-    except Unsupported as reason:
-        return WeightCurves(near, None, subject.length, subject.max_len, str(reason))
-    return WeightCurves(near, far, subject.length, subject.max_len)
+    near, far, reason = _at_both_lengths(subject, partial(_of_run, subject))
+    return WeightCurves(near, far, subject.length, subject.max_len, reason)
 
 
 def half_distance(weights: Array) -> NDArray[np.int64]:
@@ -170,22 +167,25 @@ def layer_names(layers: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(f"layer {n}" for n in layers)
 
 
+def _at_both_lengths(subject: Subject, measure: Callable[[int], MeasuredT]) -> tuple[MeasuredT, MeasuredT | None, str]:
+    """What is measured in a training window and in the longest one; and why the second is missing, if it is."""
+    longest, tokens, reason = subject.at_longest(measure)
+    near = longest if tokens == subject.length else measure(subject.length)
+    return near, None if reason else longest, reason
+
+
 @torch.no_grad()
-def _at_both_lengths(
-    subject: Subject, rows: Callable[[Encoding, Operands], Tensor]
-) -> tuple[Curves, Curves | None, str]:
-    """The rows of the last query with L keys and with the most keys; and why the second is missing, if it is."""
-    curves: list[Curves] = []
-    for keys in dict.fromkeys((subject.length, subject.max_len)):
-        try:
-            row_HS = rows(subject.encoding, constant_operands(subject.encoding, keys))[0, :, 0]
-        except Unsupported as reason:
-            if not curves:
-                raise
-            return curves[0], None, str(reason)
-        row = without_nan(row_HS.flip(-1).numpy(), f"attention of a query with {keys} keys")
-        curves.append(Curves(head_names(subject.heads), row))
-    return curves[0], curves[-1], ""
+def _when_alike(subject: Subject, rows: Callable[[Encoding, Operands], Tensor]) -> tuple[Curves, Curves | None, str]:
+    """The rows of the last query with L keys and with the most keys, as `_at_both_lengths` has them."""
+
+    def curves(row_HS: Tensor) -> Curves:
+        row = without_nan(row_HS.flip(-1).numpy(), f"attention of a query with {row_HS.shape[-1]} keys")
+        return Curves(head_names(subject.heads), row)
+
+    near, far, reason = _at_both_lengths(
+        subject, lambda keys: rows(subject.encoding, constant_operands(subject.encoding, keys))[0, :, 0]
+    )
+    return curves(near), None if far is None else curves(far), reason
 
 
 def _scores_less_own(encoding: Encoding, x: Operands) -> Tensor:

@@ -10,8 +10,8 @@ Shapes: n positions, H heads, D head width, C channels of a query that has been 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -159,8 +159,7 @@ def turning(subject: Subject) -> Turning:
     (in_training, still), *others = every
     omega = in_training
     if any(part.rescales for part in subject.leaves):
-        with contextlib.suppress(Unsupported):
-            omega, still = _speeds(subject, subject.max_len)
+        omega, still = subject.at_longest(partial(_speeds, subject))[0]
     alike = all(len(each) == len(in_training) and np.allclose(each, in_training, rtol=SAME_PAIR) for each, _ in others)
     return Turning(
         omega,
@@ -176,12 +175,7 @@ def turning(subject: Subject) -> Turning:
 
 def decay(subject: Subject) -> Decay:
     """The product of a query and keys at growing distances, by the formula of the reference, without terms of it."""
-    tokens = subject.max_len
-    try:
-        ones = _products(subject, tokens, None)[0]
-    except Unsupported:
-        tokens = subject.length
-        ones = _products(subject, tokens, None)[0]
+    (ones, *_), tokens, _ = subject.at_longest(partial(_products, subject))
     width = subject.encoding.shape.width
     seeds = range(RANDOM_TOKENS)
     random = np.concatenate([_products(subject, tokens, draw(width, seed=n, dtype=torch.float64)) for n in seeds])
@@ -232,7 +226,7 @@ def _speeds(subject: Subject, tokens: int, head: int = 0) -> tuple[Array, int]:
     return first if paired else omega, int((waves.omega == 0).sum())
 
 
-def _products(subject: Subject, tokens: int, token: torch.Tensor | None) -> Array:
+def _products(subject: Subject, tokens: int, token: torch.Tensor | None = None) -> Array:
     """Products of the last query with keys by distance, relative to its own key's, `[H, n]`."""
     x = constant_operands(subject.encoding, tokens, token=token)
     s_HS = (subject.encoding.fast_similarity(x) if subject.fills("similarity") else x.q_BHTD @ x.k_BHSD.mT)[0, :, 0]

@@ -10,9 +10,10 @@ Shapes: B windows or batch, T queries or tokens, S keys, H heads, D head width, 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from poscli.tasks import Task, open_task
 from poscli.verify.noise import perturbed
 from poscli.why.dilution import Call, calls_of_attention
 
+MeasuredT = TypeVar("MeasuredT")
 CPU = torch.device("cpu")
 # Blanks that take queries and keys of any width.
 ANY_WIDTH = {"positions", "embed", "temperature", "distance_bias", "reach", "sinks", "scores", "weights", "reweight"}
@@ -181,6 +183,16 @@ class Subject:
     def fills(self, *blanks: str) -> bool:
         """Whether the encoding fills one of these blanks."""
         return bool(self.encoding.blanks & set(blanks))
+
+    def at_longest(self, measure: Callable[[int], MeasuredT]) -> tuple[MeasuredT, int, str]:
+        """What `measure` finds in the longest window, in tokens, or in a training window where that is Unsupported.
+
+        Returns it with the tokens of that window, and with the reason why it is not the longest one ('' if it is).
+        """
+        try:
+            return measure(self.max_len), self.max_len, ""
+        except Unsupported as reason:
+            return measure(self.length), self.length, str(reason)
 
 
 def fresh_subjects(spec: str, config: ModelConfig, length: int, max_len: int, seed: int = 0) -> list[Subject]:

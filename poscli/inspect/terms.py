@@ -138,16 +138,14 @@ class ByOrder(Record):
 
 def positions_seen(subject: Subject) -> ByOrder:
     """The position of every token in a training window and in the longest window."""
-    windows = {}
-    for tokens in dict.fromkeys((subject.length, subject.max_len)):
-        try:
-            windows[tokens] = subject.encoding.locate(tokens, CPU).pos.double().numpy()
-        except Unsupported:
-            if not windows:
-                raise
-    at = log_spaced(max(windows), 400)
+
+    def positions(tokens: int) -> Array:
+        return subject.encoding.locate(tokens, CPU).pos.double().numpy()
+
+    of_longest, last, _ = subject.at_longest(positions)
+    windows = {subject.length: positions(subject.length), last: of_longest}
+    at = log_spaced(last, 400)
     rows = [np.where(at < len(pos), pos[np.minimum(at, len(pos) - 1)], np.nan) for pos in windows.values()]
-    last = max(windows)
     sentence = f"The last of {amount(last)} tokens is at position {number(float(windows[last][-1]))}"
     if len(windows) > 1:
         sentence += f", the last of {amount(subject.length)} at {number(float(windows[subject.length][-1]))}"
