@@ -117,7 +117,7 @@ class SpeedRatio(Record):
     omega: Array  # [pairs] of the other encoding
     ratio: Array  # [pairs]
     other: str
-    length: int
+    length: int  # of the other's training windows
     heads: int = 1  # as in Turning
 
     @property
@@ -187,10 +187,10 @@ def scaling(subject: Subject, other: Subject) -> SpeedRatio:
     """The frequencies of a subject in its longest window, as shares of those of another one."""
     ours, theirs = turning(subject), turning(other)
     if len(ours.omega) != len(theirs.omega):
-        return SpeedRatio(theirs.omega, np.zeros(0), other.spec, subject.length)
+        return SpeedRatio(theirs.omega, np.zeros(0), other.spec, other.length)
     of_other = theirs.omega_in_training
     heads = max(ours.heads, theirs.heads)
-    return SpeedRatio(of_other, ours.omega / of_other, other.spec, subject.length, heads)
+    return SpeedRatio(of_other, ours.omega / of_other, other.spec, other.length, heads)
 
 
 def _draws_positions(subject: Subject) -> bool:

@@ -22,6 +22,8 @@ from torch.nn import functional as F
 
 from poscli.drawing.text import amount, number
 from poscli.equation import Operands, Unsupported
+from poscli.equation.operands import snapped
+from poscli.equation.reference import temperature
 from poscli.inspect.absolute import MIXED, how_joined
 from poscli.inspect.numbers import Array, Record, described, largest_range, log_spaced, sampled, without_nan
 from poscli.inspect.probe import Curves, half_distance, head_names, share_beyond
@@ -33,7 +35,7 @@ STRAIGHT = 1e-9  # of the range: a curve that is nowhere farther from a line is 
 
 @dataclass(frozen=True, eq=False)
 class Bias(Record):
-    """The term `distance_bias` of each head at distances 0, 1, ..., n - 1."""
+    """The term `distance_bias` of each head for the keys 0, 1, ..., n - 1 tokens before the last query of a window."""
 
     curves: Curves
     length: int
@@ -78,7 +80,7 @@ class Bias(Record):
 
 @dataclass(frozen=True, eq=False)
 class BiasAlone(Record):
-    """The softmax of the biases over all distances of a query: the weights if every product q . k were the same."""
+    """The softmax of the biases over all keys of a query: the weights if every product q . k were the same."""
 
     curves: Curves
     length: int
@@ -100,16 +102,19 @@ class BiasAlone(Record):
 
 @torch.no_grad()
 def bias(subject: Subject) -> Bias:
-    """The curves, up to the longest window."""
-    values = subject.encoding.distance_bias(torch.arange(subject.max_len)).double().numpy()
-    values = without_nan(values, "the bias")
+    """The curves in the longest window that has positions, at the distances of these positions."""
+
+    def by_tokens_back(tokens: int) -> Tensor:
+        pos = subject.encoding.locate(tokens, CPU).pos
+        return subject.encoding.distance_bias(snapped(pos[-1] - pos.flip(0)))
+
+    values = without_nan(subject.at_longest(by_tokens_back)[0].double().numpy(), "the bias")
     return Bias(Curves(_names(len(values)), values), subject.length)
 
 
 def bias_alone(subject: Subject) -> BiasAlone:
     """The weights of a query with as many keys as the longest window has, or as the encoding's reach lets it see."""
-    values = bias(subject).curves.values
-    values = values[:, : subject.encoding.reach or subject.max_len]
+    values = bias(subject).curves.values[:, : subject.encoding.reach]
     weights = np.exp(values - values.max(axis=1, keepdims=True))
     return BiasAlone(Curves(_names(len(values)), weights / weights.sum(axis=1, keepdims=True)), subject.length)
 
@@ -153,12 +158,15 @@ def positions_seen(subject: Subject) -> ByOrder:
 
 
 def temperature_by_order(subject: Subject) -> ByOrder:
-    """The factor on the scores of the query that sees n keys."""
-    n = torch.arange(1, subject.max_len + 1)
-    values = subject.encoding.temperature(n).double().numpy()
-    at = log_spaced(subject.max_len, 400)
+    """The factor on the scores of each token's query, which follows the number of keys that the query sees."""
+    tokens = subject.max_len
+    of_queries = temperature(subject.encoding, tokens, tokens, CPU)
+    assert of_queries is not None
+    values, at = of_queries.double().numpy(), log_spaced(tokens, 400)
     ends = values[:, [subject.length - 1, -1]].mean(axis=0)
-    sentence = f"Scores are multiplied by {ends[0]:.3g} at {subject.length} keys, by {ends[1]:.3g} at {amount(len(n))}"
+    sentence = (
+        f"Scores are multiplied by {ends[0]:.3g} at {subject.length} tokens, by {ends[1]:.3g} at {amount(tokens)}"
+    )
     return ByOrder(at, values[:, at], _names(len(values)), subject.length, sentence)
 
 

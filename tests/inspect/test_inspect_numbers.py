@@ -314,6 +314,8 @@ def test_speeds_are_compared_with_those_that_the_other_encoding_has_in_training(
     assert rotary.scaling(subject("rope-linear(factor=4)"), rope).new_from == 4 * LENGTH
     yarn = rotary.scaling(subject("yarn(factor=4)"), rope)
     assert (yarn.ratio[0], yarn.ratio[-1]) == pytest.approx((1, 0.25), abs=1e-8)
+    # Of models of other training lengths, the angles that count are those that the other one has seen.
+    assert rotary.scaling(subject("rope-linear(factor=4)", 4 * LENGTH), rope).new_from == 4 * LENGTH
     assert rotary.scaling(rope, rope).finding == "Every pair turns as fast as in rope"
 
 
@@ -370,6 +372,21 @@ def test_weights_where_all_tokens_look_alike_are_the_softmax_of_the_paper(keys: 
     assert probe.share_beyond(values, 32) == pytest.approx([0.36] * 4)
 
 
+@pytest.mark.parametrize("spec", ["alibi+interpolated(8)", "t5+interpolated", "randomized(max=200)+kerple-log"])
+def test_a_bias_is_that_of_the_positions_that_formulas_see(spec: str) -> None:
+    """As far as there are positions: the scores of tokens that are alike differ by the bias, and by nothing else."""
+    of = subject(spec)
+    alike = probe.scores_when_alike(of)
+    expected = (alike.near if alike.far is None else alike.far).values
+    found = terms.bias(of).curves.values
+    np.testing.assert_allclose(found - found[:, :1], expected, atol=1e-11)
+    weights = probe.weights_when_alike(of)
+    assert (
+        probe.half_distance(terms.bias_alone(of).curves.values).tolist()
+        == probe.half_distance(weights.shown.values).tolist()
+    )
+
+
 SCORED = ["alibi", "rope", "shaw", "t5", "cope", "alibi+window(9)", "transformer-xl", "sinusoidal", "fox", "kerple-log"]
 
 
@@ -422,6 +439,15 @@ def test_positions_and_temperatures_are_those_of_the_formulas() -> None:
     np.testing.assert_allclose(found.values[-1], found.at / 4)
     log = terms.temperature_by_order(subject("logn"))
     np.testing.assert_allclose(log.values[0], np.maximum(1, np.log(log.at + 1) / math.log(LENGTH)), atol=1e-12)
+
+
+def test_a_temperature_follows_the_keys_that_a_window_leaves_visible() -> None:
+    log = terms.temperature_by_order(subject("logn(8)+window(64)"))
+    np.testing.assert_allclose(
+        log.values[0], np.maximum(1, np.log(np.minimum(log.at + 1, 64)) / math.log(8)), atol=1e-12
+    )
+    assert log.finding == "Scores are multiplied by 2 at 64 tokens, by 2 at 1024"
+    assert terms.temperature_by_order(subject("sink(8)+window(56)+logn(8)")).finding == log.finding
 
 
 def test_four_terms_are_split_as_loops_do() -> None:
