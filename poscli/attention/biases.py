@@ -160,6 +160,14 @@ def at_even_distances(encoding: Encoding, blank: str, x: Operands) -> Tensor:
     return known[blank][:, : x.keys]
 
 
+def potentials(encoding: Encoding, x: Operands) -> Tensor | None:
+    """The blank `potential` of all keys, `[B, H, S]`; None if the encoding does not fill it."""
+    if "potential" not in encoding.blanks:
+        return None
+    assert x.features_BHSF is not None
+    return encoding.potential(x.features_BHSF)
+
+
 def at_distances_of_cells(encoding: Encoding, x: Operands) -> Tensor:
     """The distance bias on a grid, `[H or 1, (R + 1)(2w - 1) - w]`: distances of rows descend from R to 0.
 

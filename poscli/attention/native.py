@@ -15,7 +15,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from poscli.attention import blocks, sdpa
-from poscli.attention.biases import at_distances_of_cells, at_even_distances, biased_blocks, biases, gentle_rows
+from poscli.attention.biases import (
+    at_distances_of_cells,
+    at_even_distances,
+    biased_blocks,
+    biases,
+    gentle_rows,
+    potentials,
+)
 from poscli.attention.place import BlockSizes, Place, blanks_refused
 from poscli.attention.skew import descending
 from poscli.attention.tiles import ScoreBounds, TileInputs, merged
@@ -72,9 +79,10 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     if not by_distance:
         of_pairs = list(_blocks_of_pairs(encoding, x, sizes))
         return native_attention(kernels, qkv, of_pairs, scale=encoding.scale, null=_null(x))
-    visible, vectors = Visible(reach=x.reach or 0, sinks=x.sinks), _vectors(encoding, x)
-    of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, plain=form is None))
-    null = _null(x, _left_out(encoding, x))
+    x = x if x.by_distance is not None else replace(x, by_distance={})  # what is needed twice is computed once
+    visible, vectors, c_BHS = Visible(reach=x.reach or 0, sinks=x.sinks), _vectors(encoding, x), potentials(encoding, x)
+    of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, c_BHS, plain=form is None))
+    null = _null(x, _left_out(encoding, x, c_BHS))
     return native_attention(
         kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, null=null, form=form
     )
@@ -142,9 +150,9 @@ def _blocks_of_pairs(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iter
 
 
 def _blocks_of_distances(
-    encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, *, plain: bool
+    encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, c_BHS: Tensor | None, *, plain: bool
 ) -> Iterator[Block]:
-    """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
+    """All queries as one block; several if each needs numbers of its own for the keys, as a potential `c_BHS` does."""
     table: Tensor | None = None
     of_cells: tuple[Term, ...] = ()
     if "distance_bias" in encoding.blanks and x.columns is not None:
@@ -153,14 +161,13 @@ def _blocks_of_distances(
     elif "distance_bias" in encoding.blanks:
         by_distance = at_even_distances(encoding, "distance_bias", x).to(x.q_BHTD.dtype)
         table = descending(by_distance, x.queries, fill=0)[None, :, None]
-    first_key = _first_keys(encoding, x, sizes) if plain else None
+    first_key = _first_keys(encoding, x, sizes, c_BHS) if plain else None
     constant = _constant(x, table, vectors) if plain else 0
-    if "potential" not in encoding.blanks:
+    if c_BHS is None:
         terms = of_cells if table is None else (Term(table, skewed=True),)
         yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key, constant)
         return
-    assert x.features_BHSF is not None
-    c_BHS, past = encoding.potential(x.features_BHSF), x.keys - x.queries
+    past = x.keys - x.queries
     rows = _rows_of_potential(encoding, c_BHS[..., past:])
     for first in range(0, x.queries, rows):
         stop = min(first + rows, x.queries)
@@ -179,12 +186,11 @@ def _rows_of_potential(encoding: Encoding, c_BHT: Tensor) -> int:
     return queries if encoding.blanks & VECTORS else gentle_rows(c_BHT, queries, QUERIES)
 
 
-def _left_out(encoding: Encoding, x: Operands) -> Tensor | None:
+def _left_out(encoding: Encoding, x: Operands, c_BHS: Tensor | None) -> Tensor | None:
     """What `_blocks_of_distances` leaves out of the scores of each query, `[B, H, T]`, as the softmax cancels it."""
-    if "potential" not in encoding.blanks or x.null_score_H is None:
+    if c_BHS is None or x.null_score_H is None:
         return None
-    assert x.features_BHSF is not None
-    c_BHT = encoding.potential(x.features_BHSF)[..., x.keys - x.queries :]
+    c_BHT = c_BHS[..., x.keys - x.queries :]
     rows, query = _rows_of_potential(encoding, c_BHT), torch.arange(x.queries)
     return (c_BHT - c_BHT[..., query // rows * rows]).to(x.q_BHTD.dtype)
 
@@ -228,7 +234,7 @@ def _constant(x: Operands, table: Tensor | None, vectors: Vectors) -> int:
     return min(int(x_N.int().argmax()) if x_N.any() else len(x_N) for x_N in differ)
 
 
-def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
+def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes, c_BHS: Tensor | None) -> Tensor | None:
     """The first key of every head and block of queries whose weight is not 0 in float32, int32 `[H, blocks]`.
 
     None where no bias decays, or inputs are too short for the search to pay.
@@ -237,7 +243,7 @@ def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | 
     on_grid = x.columns is not None and "distance_bias" in encoding.blanks
     if torch.is_grad_enabled() or not decays or on_grid or x.queries < sizes.tile_queries:
         return None
-    bounds = ScoreBounds.of(TileInputs.of(encoding, x))
+    bounds = ScoreBounds.of(TileInputs.of(encoding, x, c_BHS))
     return bounds.first_keys_of_blocks(QUERIES).to(torch.int32).contiguous()
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.attention import sdpa
-from poscli.attention.biases import biases, even_distances, gentle_rows, is_narrow
+from poscli.attention.biases import at_even_distances, biases, gentle_rows, is_narrow, potentials
 from poscli.attention.place import ON_GRID_REFUSED, BlockSizes, Place, blanks_refused
 from poscli.attention.sdpa import cpu_flash_attention
 from poscli.attention.skew import skew, skew_keys, unskew
@@ -115,26 +115,26 @@ class TileInputs:
     scratch: Tensor  # memory shared by the results of `product`
 
     @staticmethod
-    def of(encoding: Encoding, x: Operands) -> TileInputs:
-        """The inputs of a call. What a window hides is not in them; relative queries and keys are scaled already."""
+    def of(encoding: Encoding, x: Operands, potential_BHS: Tensor | None = None) -> TileInputs:
+        """The inputs of a call. What a window hides is not in them; relative queries and keys are scaled already.
+
+        The potential is computed unless it is given.
+        """
         dtype, heads, keys = x.q_BHTD.dtype, x.q_BHTD.shape[1], x.keys
 
         def by_distance(blank: str) -> Tensor | None:
             if blank not in encoding.blanks:
                 return None
-            numbers: Tensor = getattr(encoding, blank)(even_distances(x)).to(dtype)
+            numbers = at_even_distances(encoding, blank, x).to(dtype)
             return numbers.expand(heads, *numbers.shape[1:])
 
         table = by_distance("distance_bias")
         table = x.q_BHTD.new_zeros(heads, keys) if table is None else table
-        a, b, relative_q, potential_BHS = by_distance("relative_keys"), by_distance("relative_queries"), None, None
+        a, b, relative_q = by_distance("relative_keys"), by_distance("relative_queries"), None
         if a is not None:
             a = torch.cat([a, table[..., None]], dim=-1)
             met = encoding.relative_query(x.raw_q_BHTD, x.features_of_queries) * encoding.scale
             relative_q = F.pad(met.to(dtype), (0, 1), value=1)
-        if "potential" in encoding.blanks:
-            assert x.features_BHSF is not None
-            potential_BHS = encoding.potential(x.features_BHSF)
         return TileInputs(
             scale=encoding.scale,
             past=keys - x.queries,
@@ -147,7 +147,7 @@ class TileInputs:
             c_HNE=by_distance("relative_values"),
             relative_q_BHTD=relative_q,
             relative_k_BHSD=None if b is None else (x.raw_k_BHSD * encoding.scale).to(dtype),
-            potential_BHS=potential_BHS,
+            potential_BHS=potentials(encoding, x) if potential_BHS is None else potential_BHS,
             scratch=x.q_BHTD.new_empty(0),
         )
 

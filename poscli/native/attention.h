@@ -1,4 +1,4 @@
-// One call of causal attention, as Python describes it (attention.py has the same fields in the same order).
+// One call of causal attention, as Python describes it (call.py has the same fields in the same order).
 //
 //     s[i, j] = scale q_i . k_j + sum of terms[i, j] + p_i . a[i - j] + r_j . b[i - j]
 //     o_i = sum over visible j of softmax_j(s[i, j]) (v_j + c[i - j])

@@ -11,9 +11,9 @@ import torch
 from lines import plain_table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import COMPOSITES, ENDS, EVERYWHERE, NARROW, TOYS, draw, make, shape, wide
+from toys import COMPOSITES, ENDS, EVERYWHERE, HEADS, NARROW, TOYS, WIDTH, draw, make, shape, wide
 
-from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for, native, selfcheck
+from poscli.attention import ENGINES, BlockSizes, Engine, Place, Reused, attend, choose, engines_for, native, selfcheck
 from poscli.attention.biases import biases
 from poscli.encodings import Encoding, names
 from poscli.equation import Positions
@@ -142,6 +142,32 @@ def test_the_narrow_specs_fill_every_blank_and_run_on_every_engine() -> None:
 
     assert set(NARROW) <= set(EVERYWHERE)
     assert reached(NARROW) == reached(EVERYWHERE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "blank", "kept", "times"),
+    [
+        ("t5", "distance_bias", True, 1), ("t5", "distance_bias", False, 2),
+        ("shaw", "relative_keys", True, 1), ("fox", "potential", False, 2), ("fox+sink-logit", "potential", False, 2),
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_two_calls_ask_an_encoding_no_more_often_than_they_must(
+    spec: str, blank: str, kept: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long enough a text that keys without weight are looked for, in tiles or by the kernels."""
+    encoding, asked = make(spec), []
+    of = getattr(encoding, blank)
+    monkeypatch.setattr(encoding, blank, lambda x: asked.append(x) or of(x))
+    q, k, v = (draw(1, HEADS, 128, 8, seed=n) for n in range(3))
+    features, at = encoding.features(draw(1, 128, WIDTH, seed=3)), encoding.locate(128, torch.device("cpu"))
+    for engine in engines_for(encoding, Place(gradient=False)):
+        if engine.name in ("native", "tiles"):
+            asked.clear()
+            reused = Reused(by_distance={} if kept else None)
+            for _ in range(2):
+                attend(engine, encoding, q, k, v, at, features, BlockSizes(tile_queries=64, tile_keys=32), reused)
+            assert len(asked) == times, engine.name
 
 
 class Largest(TorchDispatchMode):
