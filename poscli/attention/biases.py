@@ -168,6 +168,24 @@ def potentials(encoding: Encoding, x: Operands) -> Tensor | None:
     return encoding.potential(x.features_BHSF)
 
 
+def added_to_keys(c_BHS: Tensor, query: int, keys: slice, dtype: torch.dtype) -> Tensor:
+    """What the potential c adds to the scores of a block, as one number per key, `[B, H, 1, S]`: c_query - c_j.
+
+    The potential of each query is constant along a row, so the softmax cancels it. In its place stands that of the
+    block's first query, `query`, which keeps the numbers small enough for float32.
+    """
+    return (c_BHS[..., query, None] - c_BHS[..., keys])[:, :, None].to(dtype)
+
+
+def constant_from(by_distance: Iterable[Tensor]) -> int:
+    """The first distance from which on no tensor `[H or 1, n, ...]`, ascending from distance 0, changes any more."""
+    first = 0
+    for x_HN in by_distance:
+        differs = (x_HN != x_HN[:, -1:]).movedim(1, 0).flatten(1).any(1).nonzero()
+        first = max(first, int(differs[-1]) + 1 if len(differs) else 0)
+    return first
+
+
 def at_distances_of_cells(encoding: Encoding, x: Operands) -> Tensor:
     """The distance bias on a grid, `[H or 1, (R + 1)(2w - 1) - w]`: distances of rows descend from R to 0.
 
@@ -203,12 +221,8 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
     if "potential" in encoding.blanks and (of_tier(encoding.blanks, "row") or is_narrow(bias.dtype)):
         bias = bias + _term(encoding, "potential", x).flip(-2)
-    elif "potential" in encoding.blanks:
-        # c_i is constant along a row, so the softmax cancels it: a number for each key is enough. That of the block's
-        # first query is added, which keeps the numbers small enough for float32.
-        assert x.features_BHSF is not None
-        c_BHS = encoding.potential(x.features_BHSF)
-        bias = bias + (c_BHS[..., keys - rows, None] - c_BHS)[:, :, None].to(x.q_BHTD.dtype)
+    elif (c_BHS := potentials(encoding, x)) is not None:
+        bias = bias + added_to_keys(c_BHS, keys - rows, slice(None), x.q_BHTD.dtype)
     for blank in _by_pairs(encoding):
         term = _term(encoding, blank, x).flip(-2)
         term = term if term.ndim == 4 else term[None]

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import even_distances
-from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, BlockSizes, Place
+from poscli.attention.biases import even_distances, potentials
+from poscli.attention.place import SINKS_REFUSED, BlockSizes, Place, added_refused
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import not_computed_by
-from poscli.equation.reference import TERMS, tempered
+from poscli.equation.reference import tempered
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -32,13 +32,8 @@ def refuses(encoding: Encoding, place: Place) -> str:
         return f"takes heads of 16 numbers or more on CUDA, not {place.width}"
     if acts := [blank for blank in not_computed_by("flex", encoding.blanks) if blank != "sinks"]:
         return f"a score function sees one pair and its score ({', '.join(acts)})"
-    added = encoding.blanks & TERMS.keys()
-    if encoding.axes == 2 and added:
-        return ON_GRID_REFUSED
-    if "temperature" in encoding.blanks and added:
-        return "a temperature multiplies what is added to the scores"
-    if "positions" in encoding.blanks and "distance_bias" in encoding.blanks:
-        return "distances may be uneven"
+    if reason := added_refused(encoding):
+        return reason
     return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
 
 
@@ -59,12 +54,10 @@ def run(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
 
 def _score(encoding: Encoding, x: Operands) -> Score | None:
     """The function that adds a pair's distance bias and c_i - c_j to its score; None if there is nothing to add."""
-    table = potential = None
+    table, potential = None, potentials(encoding, x)
     if "distance_bias" in encoding.blanks:
         table = encoding.distance_bias(even_distances(x)).float().expand(x.q_BHTD.shape[1], -1)
-    if "potential" in encoding.blanks:
-        assert x.features_BHSF is not None
-        potential = encoding.potential(x.features_BHSF)
+    if potential is not None:
         # In two parts: one float32 would lose the small difference of two long sums. The second needs no gradient. The
         # first is copied for the keys, because the compiler takes no tensor with a gradient at two indices.
         high = potential.float()

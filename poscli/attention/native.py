@@ -16,10 +16,12 @@ from torch.nn.functional import pad
 
 from poscli.attention import blocks, sdpa
 from poscli.attention.biases import (
+    added_to_keys,
     at_distances_of_cells,
     at_even_distances,
     biased_blocks,
     biases,
+    constant_from,
     gentle_rows,
     potentials,
 )
@@ -171,9 +173,7 @@ def _blocks_of_distances(
     rows = _rows_of_potential(encoding, c_BHS[..., past:])
     for first in range(0, x.queries, rows):
         stop = min(first + rows, x.queries)
-        # c_i is constant along a row, so the softmax cancels it. The number of the block's first query is added,
-        # which keeps the others small enough for float32.
-        of_keys = (c_BHS[..., past + first, None] - c_BHS[..., : past + stop])[:, :, None].to(x.q_BHTD.dtype)
+        of_keys = added_to_keys(c_BHS, past + first, slice(past + stop), x.q_BHTD.dtype)
         terms = of_cells if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
         firsts = None if first_key is None else first_key[:, first // QUERIES : _count_blocks(stop)].contiguous()
         equal = max(0, constant - (x.queries - stop))
@@ -226,12 +226,11 @@ def _constant(x: Operands, table: Tensor | None, vectors: Vectors) -> int:
 
     A gradient needs every distance: equal numbers may be different parameters.
     """
-    by_distance = [] if table is None else [table[0, :, 0, : x.keys, None]]
-    by_distance += [each.vectors[:, : x.keys] for each in vectors if each is not None]
-    if torch.is_grad_enabled() or not by_distance:
+    descend = [] if table is None else [table[0, :, 0]]
+    descend += [each.vectors for each in vectors if each is not None]
+    if torch.is_grad_enabled() or not descend:
         return 0
-    differ = [(x_HND != x_HND[:, :1]).any(-1).any(0) for x_HND in by_distance]  # from the largest distance
-    return min(int(x_N.int().argmax()) if x_N.any() else len(x_N) for x_N in differ)
+    return x.keys - constant_from(x_HN[:, : x.keys].flip(1) for x_HN in descend)
 
 
 def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes, c_BHS: Tensor | None) -> Tensor | None:

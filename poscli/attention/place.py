@@ -12,8 +12,6 @@ from poscli.equation.reference import TERMS
 
 # The refusal of engines that hide every key beyond the reach.
 SINKS_REFUSED = "the first tokens stay visible beyond the reach (sinks)"
-
-
 ON_GRID_REFUSED = "its distances are those of a grid, of rows and of columns"
 
 
@@ -37,6 +35,19 @@ def blanks_refused(encoding: Encoding, engine: str) -> str:
     if rows := [blank for blank in blanks if blank not in TERMS]:
         return f"needs whole rows of scores ({', '.join(rows)})"
     return f"the {blanks[0]} of a pair is no function of its distance" if blanks else ""
+
+
+def added_refused(encoding: Encoding) -> str:
+    """Why an engine of terms by even distances refuses what an encoding adds to scores and values; '' if it does not.
+
+    A potential depends on features alone, so it may stand on a grid and beside uneven positions.
+    """
+    by_distance = encoding.blanks & ({*TERMS, "relative_values"} - {"potential"})
+    if encoding.axes == 2 and by_distance:
+        return ON_GRID_REFUSED
+    if "temperature" in encoding.blanks and encoding.blanks & TERMS.keys():
+        return "a temperature multiplies what is added to the scores"
+    return "distances may be uneven" if "positions" in encoding.blanks and by_distance else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.attention.biases import biased_blocks, biases, is_gentle, is_narrow, joined
+from poscli.attention.biases import added_to_keys, biased_blocks, biases, is_gentle, is_narrow, joined, potentials
 from poscli.attention.place import SINKS_REFUSED, BlockSizes, Place, blanks_refused
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import tempered
@@ -39,10 +39,10 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     # A temperature multiplies the potential of a key differently in every row, so no number per key can hold it.
     one_per_key = biases(encoding) == {"potential"} and x.temperature_HT is None and null_H is None
     if one_per_key and on_cpu and short and x.queries == x.keys and not is_narrow(q.dtype):
-        assert x.features_BHSF is not None
-        c_BHS = encoding.potential(x.features_BHSF)
+        c_BHS = potentials(encoding, x)
+        assert c_BHS is not None
         if is_gentle(c_BHS, x.keys):
-            of_keys = (c_BHS[..., :1] - c_BHS)[:, :, None].to(q.dtype)
+            of_keys = added_to_keys(c_BHS, 0, slice(None), q.dtype)
             out: Tensor = _LearnedBias.apply(q, k, v, of_keys, scale, True, sizes)
             return out
     blocks = biased_blocks(encoding, x, sizes, dense=False, most=sizes.training_queries if trained else None)

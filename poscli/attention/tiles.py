@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.attention import sdpa
-from poscli.attention.biases import at_even_distances, biases, gentle_rows, is_narrow, potentials
-from poscli.attention.place import ON_GRID_REFUSED, BlockSizes, Place, blanks_refused
+from poscli.attention.biases import added_to_keys, at_even_distances, constant_from, gentle_rows, is_narrow, potentials
+from poscli.attention.place import BlockSizes, Place, added_refused, blanks_refused
 from poscli.attention.sdpa import cpu_flash_attention
 from poscli.attention.skew import skew, skew_keys, unskew
 from poscli.equation import Encoding, Operands
@@ -45,14 +45,8 @@ def refuses(encoding: Encoding, place: Place) -> str:
     """Why tiles do not compute an encoding; '' if they do."""
     if "reach" in encoding.blanks:
         return "other engines leave out the keys beyond a window, too, in fewer calls"
-    if reason := blanks_refused(encoding, "tiles"):
+    if reason := blanks_refused(encoding, "tiles") or added_refused(encoding):
         return reason
-    if encoding.axes == 2 and biases(encoding) - {"potential"}:
-        return ON_GRID_REFUSED
-    if "temperature" in encoding.blanks and biases(encoding):
-        return "a temperature multiplies what depends on the distance"
-    if "positions" in encoding.blanks and biases(encoding):
-        return "distances may be uneven"
     if "potential" in encoding.blanks and is_narrow(place.dtype):
         return "one number per key for the potential needs the digits of float32"
     return ""
@@ -188,27 +182,17 @@ class TileInputs:
     @cached_property
     def constant_from(self) -> int:
         """The first distance from which on no term of the distance changes any more."""
-        first = 0
-        for x_HN in (self.table_HN, self.a_HND, self.b_HND, self.c_HNE):
-            if x_HN is not None:
-                differs = (x_HN != x_HN[:, -1:]).movedim(1, 0).flatten(1).any(1).nonzero()
-                first = max(first, int(differs[-1]) + 1 if len(differs) else 0)
-        return first
+        return constant_from(x for x in (self.table_HN, self.a_HND, self.b_HND, self.c_HNE) if x is not None)
 
     def content(self, queries: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of a tile."""
         return self.q_BHTD[:, :, queries], self.k_BHSD[:, :, keys], self.v_BHSE[:, :, keys]
 
     def key_bias(self, queries: slice, keys: slice) -> Tensor | None:
-        """Minus the potential of each key, `[B, H, 1, C]`; None without a potential.
-
-        The potential of the first query is added, which keeps the numbers small enough for float32. The softmax
-        cancels whatever is constant along a row.
-        """
+        """What a potential adds to the score of each key, `[B, H, 1, C]`; None without a potential."""
         if self.potential_BHS is None:
             return None
-        of_query = self.potential_BHS[:, :, self.past + queries.start, None]
-        return (of_query - self.potential_BHS[:, :, keys])[:, :, None].to(self.q_BHTD.dtype)
+        return added_to_keys(self.potential_BHS, self.past + queries.start, keys, self.q_BHTD.dtype)
 
     @property
     def is_view(self) -> bool:

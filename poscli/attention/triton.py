@@ -16,7 +16,7 @@ from torch import Tensor
 
 from poscli.attention import selfcheck
 from poscli.attention.biases import even_distances
-from poscli.attention.place import BlockSizes, Place
+from poscli.attention.place import BlockSizes, Place, added_refused
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import tempered
@@ -43,12 +43,8 @@ def refuses(encoding: Encoding, place: Place) -> str:
         return f"adds a number per distance to the scores, and nothing else ({', '.join(others)})"
     if "distance_bias" not in blanks:
         return "there is nothing to add to the scores, and torch's own kernel is as fast then"
-    if encoding.axes == 2:
-        return "its distances are those of a grid, of rows and of columns"
-    if "temperature" in blanks:
-        return "a temperature multiplies what is added to the scores"
-    if "positions" in blanks:
-        return "distances may be uneven"
+    if reason := added_refused(encoding):
+        return reason
     if not place.gradient or not any(parameter.requires_grad for parameter in encoding.parameters()):
         return "its numbers per distance need no gradient, and torch's own kernels take them as they are"
     return ""

@@ -45,9 +45,10 @@ ON_A_GRID = ["swin-2d", "alibi-2d", "t5-2d+window(25)", "rope-2d", "swin-2d+fox"
 ALONE = [
     "fox", "cable", "alibi(trainable=true)", "t5+fox", "fox+ssmax", "fox+shaw(clip=4)", "fox+window(20)",
     "shaw(clip=4)+window(30)", "transformer-xl", "deberta(span=9)", "convolution(width=30)", "dape", "path",
-    "urpe(base=t5)", "rerope(window=7)", "grape-additive", "alibi+randomized(400)",
+    "urpe(base=t5)", "rerope(window=7)", "grape-additive", "alibi+randomized(400)", "fox+randomized(400)",
     "stick-breaking+alibi(trainable=true)", "cope(max_pos=5)+window(50)", "self-extend(window=20, group=3)",
     "rope-dynamic", "alibi(trainable=true)+interpolated(3)", "toys:Capped+window(9)", "sink(2)+window(9)+alibi",
+    "rope-2d+fox",
 ]  # fmt: skip
 EVALUATED = [
     ("alibi-2d+fox", 300, 600),
