@@ -38,6 +38,7 @@ from poscli.native.call import (
     Vectors,
     Visible,
     by_token,
+    put_gradients,
     strides,
     tensors_of,
     term_at,
@@ -166,7 +167,7 @@ class _Gradients:
     def put(self, call: CallFields, block: Block, terms: slice, form: Form | None) -> None:
         """Tell the kernels where to put the gradients of a block."""
         if form is not None:
-            form.put_gradients(call, *self.grads[self.form])
+            put_gradients(form, call, self.grads[self.form])
         q, k, v, *relative, null = self.grads[:10]
         assert q is not None
         assert k is not None

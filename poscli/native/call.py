@@ -115,12 +115,6 @@ class Pieces:
         call.pieces = type(call.pieces)(*(x.data_ptr() for x in given), lines, kept[0].shape[1])
         return kept
 
-    def put_gradients(self, call: CallFields, *grads: Tensor | None) -> None:
-        """As `Costs.put_gradients`; those of all tensors are for each text, that of the bends stays 0."""
-        names = ("grad_of_distance", "grad_of_query", "grad_constant", "grad_slope")
-        for name, x in zip(names, grads, strict=False):
-            setattr(call.pieces, name, None if x is None else x.data_ptr())
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -139,15 +133,6 @@ class Costs:
         call.passed = type(call.passed)(COSTS, y.shape[3], *where)
         return []
 
-    def put_gradients(self, call: CallFields, y: Tensor | None, z: Tensor | None, factor: Tensor | None) -> None:
-        """Tell the kernels where to put the gradients of the tensors, that of the factor for each text, `[B, H]`."""
-        if y is not None:
-            call.passed.grad_of_queries, call.passed.grad_of_queries_at = y.data_ptr(), strides(y)
-        if z is not None:
-            call.passed.grad_of_keys, call.passed.grad_of_keys_at = z.data_ptr(), strides(z)
-        if factor is not None:
-            call.passed.grad_factor = factor.data_ptr()
-
 
 @dataclass(frozen=True)
 class Gates:
@@ -164,11 +149,6 @@ class Gates:
         call.passed = type(call.passed)(GATES, table.shape[3], table.data_ptr(), None, None, strides(table))
         return []
 
-    def put_gradients(self, call: CallFields, table: Tensor | None) -> None:
-        """As `Costs.put_gradients`."""
-        if table is not None:
-            call.passed.grad_of_queries, call.passed.grad_of_queries_at = table.data_ptr(), strides(table)
-
 
 @dataclass(frozen=True)
 class Stick:
@@ -183,9 +163,6 @@ class Stick:
         """As `Pieces.put`."""
         call.passed = type(call.passed)(STICK, 0, without_own=not self.current)
         return []
-
-    def put_gradients(self, call: CallFields) -> None:
-        """There are no tensors."""
 
 
 @dataclass(frozen=True)
@@ -216,14 +193,6 @@ class Mixing:
         call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), *sizes, leak=self.leak)
         return kept
 
-    def put_gradients(
-        self, call: CallFields, of_scores: Tensor | None, of_distance: Tensor | None, out: Tensor | None
-    ) -> None:
-        """As `Costs.put_gradients`; those of all tensors are for each text."""
-        grads = {"grad_of_scores": of_scores, "grad_of_distance": of_distance, "grad_out": out}
-        for name, x in grads.items():
-            setattr(call.mixing, name, None if x is None else x.data_ptr())
-
 
 @dataclass(frozen=True)
 class Factors:
@@ -236,11 +205,6 @@ class Factors:
         assert factors.shape == (call.heads, call.queries + call.keys - 1)
         call.factors = factors.data_ptr()
         return []
-
-    def put_gradients(self, call: CallFields, factors: Tensor | None) -> None:
-        """As `Costs.put_gradients`; that of the factors is for each text, `[B, H, N]`."""
-        if factors is not None:
-            call.grad_factors = factors.data_ptr()
 
 
 @dataclass(frozen=True)
@@ -263,11 +227,6 @@ class Passage:
         assert through.shape == (call.batch, call.heads, -(-call.keys // QUERIES) * call.width, call.width)
         call.passage = type(call.passage)(within.data_ptr(), through.data_ptr())
         return []
-
-    def put_gradients(self, call: CallFields, within: Tensor | None, through: Tensor | None) -> None:
-        """As `Costs.put_gradients`."""
-        for name, x in {"grad_within": within, "grad_through": through}.items():
-            setattr(call.passage, name, None if x is None else x.data_ptr())
 
 
 @dataclass(frozen=True)
@@ -431,6 +390,33 @@ class CallFields(ctypes.Structure):
         for name, x in tensors.items():
             setattr(self, name, x.data_ptr())
             setattr(self, f"{name}_at", strides(x))
+
+
+# Where the kernels put the gradients of a form's tensors, in the order of its fields: the structure of the call, or the
+# call itself (""), and the pointers in it. The bends of pieces, the last of their tensors, have none.
+GRADIENTS: dict[type[Form], tuple[str, tuple[str, ...]]] = {
+    Pieces: ("pieces", ("grad_of_distance", "grad_of_query", "grad_constant", "grad_slope")),
+    Costs: ("passed", ("grad_of_queries", "grad_of_keys", "grad_factor")),
+    Gates: ("passed", ("grad_of_queries",)),
+    Stick: ("passed", ()),
+    Mixing: ("mixing", ("grad_of_scores", "grad_of_distance", "grad_out")),
+    Factors: ("", ("grad_factors",)),
+    Passage: ("passage", ("grad_within", "grad_through")),
+}
+
+
+def put_gradients(form: Form, call: CallFields, grads: Iterable[Tensor | None]) -> None:
+    """Tell the kernels where to put the gradients of `tensors_of` a form; None where none is asked for.
+
+    Gradients of tensors that texts share are given for each text, `[B, ...]`.
+    """
+    owner, names = GRADIENTS[type(form)]
+    structure = getattr(call, owner) if owner else call
+    for name, x in zip(names, grads, strict=False):
+        if x is not None:
+            setattr(structure, name, x.data_ptr())
+            if hasattr(structure, f"{name}_at"):
+                setattr(structure, f"{name}_at", strides(x))
 
 
 def strides(x: Tensor) -> Strides:
