@@ -204,29 +204,12 @@ def order_without_mask(measured: MeasuredModel) -> Property:
     numbers = _in_model(measured, without_mask(measured.model))
     change, sensitive = numbers["change"], numbers["sensitive"]
     what = f"If every token sees all others, permuting them changes the last one's logits by {percent(change)}"
-    because = "the encoding alone tells the order" if sensitive else "without the mask, nothing tells the order"
     value = f"yes: {percent(change)}" if sensitive else "no"
-    return Property(name, value, f"{what}: {because}.", numbers)
-
-
-def equivariance(measured: MeasuredModel) -> Property:
-    """Whether, without the mask, permuted tokens get the permuted logits; for encodings that are defined there."""
-    name = "permutation-equivariant without the mask"
-    if why := measured.why_not_unmasked:
-        return Property(name, "not defined", why, {"equivariant": None})
-    model, text_BT = without_mask(measured.model), measured.tokens(min(TOKENS, measured.length))
-    order = _permutation(text_BT.shape[1], measured.seed)
-    limit = rounding(model, text_BT)
-    with torch.no_grad():
-        expected, permuted = model(text_BT)[:, order], model(text_BT[:, order])
-    change, apart = relative_change(expected, permuted), float((permuted - expected).abs().max())
-    equivariant = apart <= limit
-    numbers = {"change": change, "largest": apart, "limit": limit, "equivariant": equivariant}
-    if equivariant:
-        detail = f"Permuted tokens get the permuted logits, up to {percent(change)}, which is rounding."
-        return Property(name, "yes", detail, numbers)
-    detail = f"Permuted tokens get other logits than before, by {percent(change)}: each place has outputs of its own."
-    return Property(name, f"no: {percent(change)}", detail, numbers)
+    if sensitive:
+        detail = f"{what}: the encoding alone tells the order, and each place has outputs of its own."
+    else:
+        detail = f"{what}: without the mask, nothing tells the order, so permuted tokens get the permuted logits."
+    return Property(name, value, detail, numbers)
 
 
 @torch.no_grad()
@@ -432,6 +415,6 @@ def measure_properties(
     """
     with blamed():
         measured = MeasuredModel.of(spec, config, length, seed, model)
-        of_order = (order_in_one_layer, order_with_mask, order_without_mask, equivariance)
+        of_order = (order_in_one_layer, order_with_mask, order_without_mask)
         rows = [measure(measured) for measure in (*of_order, learned_parameters, drift)]
     return Properties(str(measured.spec), length, measured.trained, rows)

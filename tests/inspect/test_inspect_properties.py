@@ -24,7 +24,6 @@ from poscli.inspect.properties import (
     Properties,
     Property,
     drift,
-    equivariance,
     learned_parameters,
     measure_properties,
     order_in_one_layer,
@@ -98,7 +97,6 @@ def test_who_sees_the_order_of_the_tokens(spec: str, one_layer: bool, mask: bool
     assert order_in_one_layer(model).numbers["sensitive"] == one_layer
     assert order_with_mask(model).numbers["sensitive"] == mask
     assert order_without_mask(model).numbers["sensitive"] == without
-    assert equivariance(model).numbers["equivariant"] == (None if without is None else not without)
 
 
 def test_a_single_causal_layer_without_positions_is_blind_to_the_order() -> None:
@@ -226,7 +224,7 @@ def test_every_encoding_has_a_sheet(spec: str) -> None:
     sheet = measure_properties(spec, ModelConfig(layers=2, width=32, heads=4, mlp=16), 16)
     record = json.loads(json.dumps(sheet.record(), allow_nan=False))
     assert [row["name"] for row in record["properties"]] == [row.name for row in sheet.rows]
-    assert len({row.name for row in sheet.rows}) == 6
+    assert len({row.name for row in sheet.rows}) == 5
     for row in sheet.rows:
         assert row.value
         assert row.detail.endswith(".")
