@@ -23,7 +23,7 @@ from poscli.equation.operands import grid_shape, raster
 from poscli.grids.tasks import is_grid
 from poscli.inspect.absolute import position_table
 from poscli.inspect.numbers import Array, Record
-from poscli.inspect.probe import head_names, layer_names
+from poscli.inspect.probe import by_head_or_layer, head_names
 from poscli.inspect.subject import CPU, Subject, constant_operands, weight_rows
 from poscli.inspect.views import Thumbnail, View, any_with
 
@@ -91,24 +91,20 @@ def embedding_map(subject: Subject) -> CellMaps:
     return _maps(subject, (p_NW @ own / (own @ own))[None])
 
 
-@torch.no_grad()
 def weight_map_of_run(subject: Subject) -> CellMaps:
     """Mean attention weights by the distance of rows and of columns, on windows of a trained run's own images.
 
     The mean is over windows and over the queries of the last row. One map per head, or, where the subject has several
     layers, one per layer with the mean of its heads.
     """
-    assert subject.trained is not None
-    calls, (rows, columns) = subject.trained.calls(subject.length), grid_shape(subject.length)
-    layers = []
-    for number in subject.layers:
-        attention = subject.trained.model.attention[number - 1]
-        x = calls[number - 1].operands(attention)
+    rows, columns = grid_shape(subject.length)
+
+    def of_last_row(encoding: Encoding, x: Operands) -> Array:
         part = x.block(x.queries - columns, x.queries)
-        p_HCS = _of_cells(weight_rows(attention.encoding, part).double().mean(dim=0).numpy(), rows * columns, 0.0)
-        layers.append(by_offset(p_HCS, rows, columns))
-    maps = layers[0] if len(layers) == 1 else np.stack([each.mean(axis=0) for each in layers])
-    names = head_names(len(maps)) if len(layers) == 1 else layer_names(subject.layers)
+        p_HCS = _of_cells(weight_rows(encoding, part).double().mean(dim=0).numpy(), rows * columns, 0.0)
+        return by_offset(p_HCS, rows, columns)
+
+    names, maps = by_head_or_layer(subject, subject.length, of_last_row)
     return CellMaps(maps, names, columns - 1, (rows, columns))
 
 

@@ -162,11 +162,6 @@ def head_names(heads: int) -> tuple[str, ...]:
     return tuple(f"head {n + 1}" for n in range(heads))
 
 
-def layer_names(layers: tuple[int, ...]) -> tuple[str, ...]:
-    """`layer 1`, `layer 3`, ..."""
-    return tuple(f"layer {n}" for n in layers)
-
-
 def _at_both_lengths(subject: Subject, measure: Callable[[int], MeasuredT]) -> tuple[MeasuredT, MeasuredT | None, str]:
     """What is measured in a training window and in the longest one; and why the second is missing, if it is."""
     longest, tokens, reason = subject.at_longest(measure)
@@ -197,17 +192,26 @@ def _scores_less_own(encoding: Encoding, x: Operands) -> Tensor:
 
 def _of_run(subject: Subject, tokens: int) -> Curves:
     """Mean weights by distance on windows of at most this many tokens."""
+    return Curves(*by_head_or_layer(subject, tokens, mean_by_distance))
+
+
+@torch.no_grad()
+def by_head_or_layer(
+    subject: Subject, tokens: int, measure: Callable[[Encoding, Operands], Array]
+) -> tuple[tuple[str, ...], Array]:
+    """What is measured in the attention of a trained run, on windows of at most this many tokens, with its names.
+
+    `measure` returns an array with a row per head. If the subject has several layers, each has one row, the mean over
+    its heads.
+    """
     assert subject.trained is not None
-    calls, model = subject.trained.calls(tokens), subject.trained.model
-    layers = []
+    calls, layers = subject.trained.calls(tokens), []
     for number in subject.layers:
-        attention = model.attention[number - 1]
-        with torch.no_grad():
-            x = calls[number - 1].operands(attention)
-            layers.append(mean_by_distance(attention.encoding, x))
+        attention = subject.trained.model.attention[number - 1]
+        layers.append(measure(attention.encoding, calls[number - 1].operands(attention)))
     if len(layers) == 1:
-        return Curves(head_names(subject.heads), layers[0])
-    return Curves(layer_names(subject.layers), np.stack([each.mean(axis=0) for each in layers]))
+        return head_names(subject.heads), layers[0]
+    return tuple(f"layer {number}" for number in subject.layers), np.stack([each.mean(axis=0) for each in layers])
 
 
 def mean_by_distance(encoding: Encoding, x: Operands) -> Array:
