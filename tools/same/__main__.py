@@ -1,9 +1,10 @@
 """Does this checkout compute and say what another one does? For changes that are to change nothing.
 
 `make same BASE=COMMIT` trains and evaluates with both checkouts what the suites beside this file name (every encoding
-for 20 steps, combinations, a task, grids, several corpora and tokenizers, a checkpoint, runs that fail), lets both make
-reports of the runs of COMMIT, and lists every weight, number and sentence that differs. It speaks to both through the
-command line alone. What depends on the time of day, on speed or on the checkout itself is left out.
+that both have for 20 steps, combinations, a task, grids, several corpora and tokenizers, a checkpoint, runs that fail),
+lets both make reports of the runs of COMMIT, and lists every weight, configuration, number and sentence that differs.
+It speaks to both through the command line alone. What depends on the time of day, on speed or on the checkout itself is
+left out. What was interrupted goes on as long as neither checkout changes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -26,47 +30,91 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SUITES = ("every", "language", "grid", "task", "corpora", "bytes", "bpe", "after", "limit", "seeds")
 # Columns and keys that say how fast something was, or when, or by which checkout.
-TIMED = ("seconds", "tokens_per_s", "peak", "memory", "time", "created", "commit", "poscli", "measured_ms")
+TIMED = {"seconds", "tokens_per_s", "peak_mb", "updated", "poscli", "commit", "trained_code", "measured_code"}
 RESULTS = {"tokenizers": ["bytes", "bpe"]}  # results of several suites in one folder
 
 
-def main() -> int:
+@dataclass(frozen=True)
+class Checkout:
+    """A folder with poscli's source, and the folder for what it trains."""
+
+    tree: Path
+    folder: Path
+
+    def poscli(self, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
+        """The stdout of a command. What it caches is its own: a corpus that the other built would hide a change."""
+        return _python(self.tree, "-m", "poscli", *arguments, codes=codes, POSCLI_CACHE=str(self.folder / "cache"))
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Record both checkouts, and print how they differ; the exit code is 1 if they do."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("base", type=Path, help="folder of the checkout to compare with")
+    parser.add_argument("--here", type=Path, default=ROOT, help="folder of the checkout that is compared, if not this")
     parser.add_argument("--to", type=Path, default=Path("/tmp/same"), help="folder for what is recorded")
     parser.add_argument("--only", nargs="*", default=[], help="names of suites, instead of all")
-    chosen = parser.parse_args()
-    base, here = chosen.to / "base", chosen.to / "here"
+    chosen = parser.parse_args(arguments)
     wanted = [name for name in (*SUITES, "checkpoint", "failures") if name in chosen.only or not chosen.only]
-    for tree, folder in ((chosen.base, base), (ROOT, here)):
-        _train_and_evaluate(tree.absolute(), folder.absolute(), wanted)
-    told = {}
-    for tree, name in ((chosen.base, "base"), (ROOT, "here")):
-        told[name] = _reports(tree.absolute(), base.absolute(), (chosen.to / f"reports-{name}").absolute(), wanted)
-    differences = [*_differing(_numbers(base), _numbers(here)), *_differing(told["base"], told["here"])]
+    base, here = _checkouts(chosen.base.absolute(), chosen.here.absolute(), chosen.to.absolute())
+    for checkout in (base, here):
+        _train_and_evaluate(checkout, wanted)
+    told = [_reports(checkout, base.folder, wanted) for checkout in (base, here)]
+    differences = [*_differing(_numbers(base.folder), _numbers(here.folder)), *_differing(*told)]
     sys.stdout.writelines(f"{line}\n" for line in differences or ["the same weights, numbers and sentences"])
     return bool(differences)
 
 
-def _train_and_evaluate(tree: Path, folder: Path, wanted: list[str]) -> None:
-    """Train and evaluate with a checkout; what a folder has already is left as it is."""
+def _checkouts(base: Path, here: Path, to: Path) -> tuple[Checkout, Checkout]:
+    """Both checkouts; the name of each folder changes with the source and the suites, and what others left is deleted.
+
+    The suites are written to `to`: "every" begins with all encodings that both have and that can be trained on text.
+    """
+    suites = Path(shutil.copytree(HERE / "suites", to / "suites", dirs_exist_ok=True))
+    listed = [json.loads(_python(tree, "-m", "poscli", "ls", "encodings", "--json")) for tree in (base, here)]
+    names = [
+        [each["name"] for each in known if each["family"] != "grid" and not each["unavailable"]] for known in listed
+    ]
+    every = suites / "every.toml"
+    both = json.dumps([name for name in names[0] if name in names[1]])
+    every.write_text(every.read_text().replace("encodings = [", f"encodings = {both[:-1]},", 1))
+    found = [
+        Checkout(tree, to / f"{name}-{_digest([tree / 'poscli', suites])}")
+        for name, tree in (("base", base), ("here", here))
+    ]
+    for old in {*to.glob("base-*"), *to.glob("here-*")} - {checkout.folder for checkout in found}:
+        shutil.rmtree(old)
+    return found[0], found[1]
+
+
+def _digest(folders: list[Path]) -> str:
+    """A hash of all files in folders, but for what Python compiles on import."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(repr((str(path.relative_to(folder)), path.read_bytes())).encode())
+    return digest.hexdigest()[:12]
+
+
+def _train_and_evaluate(checkout: Checkout, wanted: list[str]) -> None:
+    """Train and evaluate with a checkout; what its folder has already is left as it is."""
+    to = checkout.folder.parent
     for name in wanted:
-        out = folder / _results(name)
+        out = checkout.folder / _results(name)
         done = out / f".done-{name}"
         if done.exists():
             continue
         if name == "checkpoint":
-            model = folder.parent / "llama"
+            model = to / "llama"
             if not model.exists():
                 (program,) = (ROOT / "tests").rglob("trained_checkpoint.py")
                 found = f"import sys, pathlib; sys.path.insert(0, {str(program.parent)!r}); import trained_checkpoint"
                 _python(ROOT, "-c", f"{found}; trained_checkpoint.train(pathlib.Path({str(model)!r}), steps=40)")
-            _poscli(tree, "extrapolate", "--model", model, "--max-len", "4x", "--as", "all", "--tokens", "512",
-                    "--stride", "64", "--yes", "--out", out)  # fmt: skip
+            checkout.poscli("extrapolate", "--model", model, "--max-len", "4x", "--as", "all", "--tokens", "512",
+                            "--stride", "64", "--yes", "--out", out)  # fmt: skip
         else:
             codes = (3,) if name == "failures" else (0,)
-            _poscli(tree, "run", HERE / "suites" / f"{name}.toml", "--yes", "--out", out, codes=codes)
+            checkout.poscli("run", to / "suites" / f"{name}.toml", "--yes", "--out", out, codes=codes)
         done.touch()
 
 
@@ -74,15 +122,17 @@ def _results(name: str) -> str:
     return next((folder for folder, names in RESULTS.items() if name in names), name)
 
 
-def _reports(tree: Path, runs: Path, to: Path, wanted: list[str]) -> dict[str, str]:
+def _reports(checkout: Checkout, runs: Path, wanted: list[str]) -> dict[str, str]:
     """What a checkout says of the runs in a folder: the text of every report by name, and digests of its pictures."""
-    said = {}
+    said, poscli = {}, checkout.poscli
+    to = checkout.folder / "reports"
+    shutil.rmtree(to, ignore_errors=True)
     for out in sorted({runs / _results(name) for name in wanted}):
         mix = ["--mix"] if out.name in RESULTS else []
         made = to / out.name
         report = ("report", *mix, "--out", out, "--to", made)
-        said[f"{out.name}: terminal"] = _poscli(tree, *report, "--site", made / "site", codes=(0, 3))
-        said[f"{out.name}: json"] = _poscli(tree, *report, "--json", codes=(0, 3))
+        said[f"{out.name}: terminal"] = poscli(*report, "--site", made / "site", codes=(0, 3))
+        said[f"{out.name}: json"] = poscli(*report, "--json", codes=(0, 3))
         for path in sorted(path for path in made.rglob("*") if path.is_file()):
             name = f"{out.name}: {path.relative_to(made)}"
             said[name] = _pixels(path) if path.suffix == ".png" else path.read_text(errors="replace")
@@ -90,50 +140,45 @@ def _reports(tree: Path, runs: Path, to: Path, wanted: list[str]) -> dict[str, s
         if len(names) > 1 and not mix:
             for how in ((), ("--json",)):
                 command = ("compare", *names[:2], *how, "--out", out)
-                said[f"{out.name}: compare {' '.join(how)}"] = _poscli(tree, *command, codes=(0, 1, 2, 3))
-        said[f"{out.name}: ls"] = _poscli(tree, "ls", "runs", "--out", out)
+                said[f"{out.name}: compare {' '.join(how)}"] = poscli(*command, codes=(0, 1, 2, 3))
+        said[f"{out.name}: ls"] = poscli("ls", "runs", "--out", out)
     return {name: _without_time(text) for name, text in said.items()}
 
 
 def _encodings(out: Path) -> list[str]:
     """The encodings of a folder of runs, those with most runs first."""
-    specs = [json.loads(path.read_text()).get("encoding", "") for path in sorted(out.glob("runs/*/config.json"))]
+    specs = [tomllib.loads(path.read_text())["encoding"] for path in sorted(out.glob("runs/*/config.toml"))]
     return sorted(dict.fromkeys(specs), key=lambda spec: (-specs.count(spec), spec))
 
 
 def _numbers(folder: Path) -> dict[str, str]:
-    """The bits of all weights, and every row that is not about time, by file."""
+    """The bits of all weights, every configuration, and every row and key that is not about time, by file."""
     found = {}
     for path in sorted(folder.glob("*/runs/*/**/*")):
         name = str(path.relative_to(folder))
         if path.suffix == ".csv":
             with path.open(newline="") as file:
-                rows = [{k: v for k, v in row.items() if not _is_timed(k)} for row in csv.DictReader(file)]
-            found[name] = "\n".join(json.dumps(row) for row in rows)
+                found[name] = "\n".join(json.dumps(_untimed(row)) for row in csv.DictReader(file))
         elif path.suffix == ".safetensors":
             digest = hashlib.sha256()
             for key, tensor in sorted(load_file(path).items()):
                 digest.update(key.encode() + tensor.contiguous().view(-1).numpy().tobytes())
             found[name] = digest.hexdigest()
-        elif path.name in ("config.json", "details.json"):
-            found[name] = json.dumps(_timeless(json.loads(path.read_text())), indent=1)
+        elif path.name == "config.toml":
+            found[name] = path.read_text()
+        elif path.name in ("status.json", "eval.json", "why.json"):
+            found[name] = _without_time(json.dumps(_untimed(json.loads(path.read_text())), indent=1))
     return found
 
 
-def _is_timed(name: str) -> bool:
-    return any(word in name for word in TIMED)
-
-
-def _timeless(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _timeless(each) for key, each in value.items() if not _is_timed(str(key))}
-    return [_timeless(each) for each in value] if isinstance(value, list) else value
+def _untimed(row: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in row.items() if key not in TIMED}
 
 
 def _without_time(text: str) -> str:
     """A text without commits, dates, and the folders that this tool writes to."""
-    text = re.sub(r"\b[0-9a-f]{7,40}\b", "HEX", text)
-    text = re.sub(r"(/[\w.-]+){0,12}/(base|here|reports-base|reports-here)/", "/", text)
+    text = re.sub(r"(/[\w.-]+){0,12}/(base|here)-[0-9a-f]{12}/", "/", text)
+    text = re.sub(r"(?<![\w.])(?=[0-9]*[a-f])[0-9a-f]{7,40}\b", "HEX", text)  # no digits of a number
     text = re.sub(r"\d+(\.\d+)? (ms|s|min|h|seconds|minutes|hours)\b", "TIME", text)
     return re.sub(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?", "DATE", text)
 
@@ -154,16 +199,15 @@ def _differing(before: dict[str, str], now: dict[str, str]) -> Iterator[str]:
             yield f"{name}: at {at}: {before[name][place]!r} -> {now[name][place]!r}"
 
 
-def _poscli(tree: Path, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
-    return _python(tree, "-m", "poscli", *arguments, codes=codes)
-
-
-def _python(tree: Path, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
+def _python(tree: Path, *arguments: object, codes: tuple[int, ...] = (0,), **variables: str) -> str:
     """The stdout of a Python process that imports poscli from a checkout; raises if its exit code is another."""
-    fixed = {"PYTHONPATH": str(tree), "POSCLI_NO_TUNING": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "140",
-             "NO_COLOR": "1", "POSCLI_QUIET": "1"}  # fmt: skip
+    fixed = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "COLUMNS": "140", "NO_COLOR": "1", "POSCLI_QUIET": "1"}
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)], env=os.environ | fixed, text=True, capture_output=True, cwd=tree.parent
+        [sys.executable, *map(str, arguments)],
+        env=os.environ | fixed | variables,
+        text=True,
+        capture_output=True,
+        cwd=tree.parent,
     )
     if done.returncode not in codes:
         raise SystemExit(
