@@ -9,7 +9,7 @@
 #   make servers  `poscli audit` and llama.cpp's own server with a model of 135 million parameters (an hour)
 #   make golden      write the losses that tests/training/test_golden.py expects; say why when they change
 #   make snapshots   write the texts that tests compare whole (tests/helpers/snapshots.py); read the difference before you commit it
-#   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)
+#   make anywhere   the fast tests in six random orders, on one core, beside busy processes, without a compiler, ... (an hour)
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
