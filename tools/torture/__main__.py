@@ -21,6 +21,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from poscli.system.provenance import cpu
+
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "results" / "torture"
 COLUMNS = ["test", "tried", "faults", "minutes", "rule"]
@@ -97,17 +99,9 @@ def _write(line: dict[str, object]) -> None:
     lines = ["| test | tried | with faults | minutes | rule |", "| --- | ---: | ---: | ---: | --- |"]
     lines += [f"| {' | '.join(str(row[name]) for name in COLUMNS)} |" for row in table.to_dict("records")]
     about = PAGE.read_text().format(
-        python=platform.python_version(), torch=torch.__version__, cpu=_cpu(), cores=os.cpu_count()
+        python=platform.python_version(), torch=torch.__version__, cpu=cpu(), cores=os.cpu_count()
     )
     (FOLDER / "README.md").write_text(about.replace("TABLE", "\n".join(lines)))
-
-
-def _cpu() -> str:
-    """The name of the CPU, where the system tells it."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
 
 
 if __name__ == "__main__":

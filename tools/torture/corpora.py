@@ -14,7 +14,6 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,8 @@ from pyarrow import parquet
 
 from poscli.data import Corpus, load_corpus
 from poscli.system.errors import PoscliError
+
+from .harms import HARMS, flip
 
 MOST_SECONDS = 10.0
 KINDS = ("text", "gz", "zst", "jsonl", "parquet")
@@ -56,8 +57,8 @@ def mutate_and_load(seed: int) -> Outcome:
             shutil.copytree(folder / "in", folder / "sound")  # keeps the times of change
         files = sorted(path for path in (folder / ("cache" if where == "cache" else "in")).rglob("*") if path.is_file())
         files = [path for path in files if path.suffix != ".lock"]
-        path, damage = draw.choice(files), draw.choice(sorted(DAMAGES))
-        DAMAGES[damage](path, files, draw)
+        path, harm = draw.choice(files), draw.choice(OF_A_CORPUS)
+        harm(draw, path)
         begin = time.monotonic()
         result, fault = _attempt(spec, folder / "cache", first, changed=where == "source")
         if where == "source":
@@ -70,7 +71,7 @@ def mutate_and_load(seed: int) -> Outcome:
         seconds = time.monotonic() - begin
     if seconds > MOST_SECONDS:
         fault = fault or f"took {seconds:.0f} s"
-    return Outcome(f"{spec.partition(':')[0]} {where} {path.name}: {damage}", result, fault, seconds)
+    return Outcome(f"{spec.partition(':')[0]} {where} {path.name}: {harm.__name__}", result, fault, seconds)
 
 
 def _attempt(spec: str, cache: Path, first: object, changed: bool) -> tuple[str, str]:
@@ -134,83 +135,30 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-Damage = Callable[[Path, list[Path], random.Random], None]
-
-
-def _flip(path: Path, files: list[Path], draw: random.Random) -> None:
-    content = bytearray(path.read_bytes())
-    for _ in range(draw.choice([1, 1, 8])):
-        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
-
-
-def _digit(path: Path, files: list[Path], draw: random.Random) -> None:
-    """Change one digit, which leaves JSON well-formed."""
-    content = bytearray(path.read_bytes())
-    places = [n for n, byte in enumerate(content) if chr(byte).isdigit()] or [0]
-    content[draw.choice(places)] = ord(draw.choice("0123456789"))
-    path.write_bytes(content)
-
-
-def _quiet_flip(path: Path, files: list[Path], draw: random.Random) -> None:
-    """A flip that keeps the time of change."""
+def quiet_flip(draw: random.Random, path: Path) -> None:
+    """Change bits, and keep the time of change."""
     times = path.stat()
-    _flip(path, files, draw)
+    flip(draw, path)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _truncate(path: Path, files: list[Path], draw: random.Random) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: draw.randrange(len(content))])
-
-
-def _append(path: Path, files: list[Path], draw: random.Random) -> None:
+def append(draw: random.Random, path: Path) -> None:
+    """Add bytes at the end."""
     path.write_bytes(path.read_bytes() + draw.randbytes(draw.randint(1, 100)))
 
 
-def _replace(path: Path, files: list[Path], draw: random.Random) -> None:
-    junk = [b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"text":' * 50_000, draw.randbytes(200), b"{}"]
-    path.write_bytes(draw.choice(junk))
-
-
-def _delete(path: Path, files: list[Path], draw: random.Random) -> None:
-    path.unlink()
-
-
-def _folder(path: Path, files: list[Path], draw: random.Random) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _loop(path: Path, files: list[Path], draw: random.Random) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def _swap(path: Path, files: list[Path], draw: random.Random) -> None:
-    other = draw.choice(files)
+def exchange(draw: random.Random, path: Path) -> None:
+    """Exchange the contents of two files of a folder."""
+    other = draw.choice(sorted(each for each in path.parent.iterdir() if each.is_file() and each.suffix != ".lock"))
     mine, yours = path.read_bytes(), other.read_bytes()
     path.write_bytes(yours)
     other.write_bytes(mine)
 
 
-def _parent(path: Path, files: list[Path], draw: random.Random) -> None:
-    """A file in place of the folder."""
-    parent = path.parent
-    shutil.rmtree(parent)
-    parent.write_bytes(b"a file\n")
+def no_folder(draw: random.Random, path: Path) -> None:
+    """Put a file in place of the folder."""
+    shutil.rmtree(path.parent)
+    path.parent.write_bytes(b"a file\n")
 
 
-DAMAGES: dict[str, Damage] = {
-    "flip": _flip,
-    "digit": _digit,
-    "quiet flip": _quiet_flip,
-    "truncate": _truncate,
-    "append": _append,
-    "replace": _replace,
-    "delete": _delete,
-    "folder": _folder,
-    "loop": _loop,
-    "swap": _swap,
-    "parent": _parent,
-}
+OF_A_CORPUS = (*HARMS, quiet_flip, append, exchange, no_folder)

@@ -7,6 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
+from .harms import HARMS, digit, flip
 from .pipeline import Undisturbed, arguments, results
 from .processes import Ended, command
 
@@ -21,7 +22,7 @@ def mutation(whole: Undisturbed, folder: Path, seed: int) -> list[str]:
     draw = random.Random(seed)
     out = whole.start("report", folder)
     path = draw.choice([path for path in sorted(out.rglob("*")) if path.is_file() and not path.name.endswith(".lock")])
-    harm = draw.choice(HARMS)
+    harm = draw.choice(OF_A_RUN)
     harm(draw, path)
     stage = draw.choice(("train", "extrapolate", "report", "ls", "generate"))
     return [f"{path.relative_to(out)} ({harm.__name__}), {stage}: {fault}" for fault in _use(whole, out, stage, path)]
@@ -72,69 +73,13 @@ def _text_of(whole: Undisturbed) -> str:
     return _texts[id(whole)]
 
 
-def flip(draw: random.Random, path: Path) -> None:
-    """Change one bit."""
-    content = bytearray(path.read_bytes())
-    if content:
-        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
-
-
-def digit(draw: random.Random, path: Path) -> None:
-    """Change one digit of a text, or a byte of another file."""
-    content = bytearray(path.read_bytes())
-    places = [n for n, byte in enumerate(content) if 48 <= byte <= 57] or list(range(len(content)))
-    if places:
-        content[draw.choice(places)] = draw.choice(b"0123456789")
-    path.write_bytes(content)
-
-
-def cut(draw: random.Random, path: Path) -> None:
-    """Cut off the end."""
-    path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size + 1)])
-
-
-def drop_lines(draw: random.Random, path: Path) -> None:
-    """Leave out a line."""
-    lines = path.read_bytes().splitlines(keepends=True) or [b""]
-    del lines[draw.randrange(len(lines)) : draw.randrange(len(lines)) + 1]
-    path.write_bytes(b"".join(lines))
-
-
-def noise(draw: random.Random, path: Path) -> None:
-    """Replace the content by random bytes."""
-    path.write_bytes(draw.randbytes(draw.randrange(1, 300)))
-
-
-def nest(draw: random.Random, path: Path) -> None:
-    """Replace the content by deeply nested JSON."""
-    path.write_bytes(draw.choice((b"[", b'{"a":')) * 50_000)
-
-
 def swap(draw: random.Random, path: Path) -> None:
     """Replace the file by another one of the run."""
     others = [other for other in sorted(path.parents[2].rglob("*")) if other.is_file() and other != path]
     path.write_bytes(draw.choice(others).read_bytes())
 
 
-def remove(draw: random.Random, path: Path) -> None:
-    """Delete the file."""
-    path.unlink()
-
-
-def make_folder(draw: random.Random, path: Path) -> None:
-    """Put a folder in its place."""
-    path.unlink()
-    path.mkdir()
-
-
-def loop(draw: random.Random, path: Path) -> None:
-    """Put a symlink to itself in its place."""
-    path.unlink()
-    path.symlink_to(path)
-
-
-HARMS = (flip, flip, digit, digit, cut, drop_lines, noise, nest, swap, remove, make_folder, loop)
+OF_A_RUN = (*HARMS, flip, digit, swap)
 
 
 class Payload:

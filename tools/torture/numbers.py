@@ -15,7 +15,7 @@ from training_faults import Loss, change_losses
 from poscli.encodings import get, missing, names
 from poscli.training.trainer import Trainer
 
-from .pipeline import SHAPE, results
+from .pipeline import SHAPE, differing, results
 from .processes import command
 
 MEASURED = ["nll", "bpb", "ppl", "nll_low", "nll_high", "gain", "gain_low", "gain_high"]
@@ -34,10 +34,7 @@ def resumed(folder: Path, encoding: str, seed: int) -> list[str]:
     found = command("train", "--enc", encoding, *SHAPE, "--out", whole).faults(0)
     found += command("train", "--enc", encoding, *SHAPE, "--out", parts, prepare=lambda: _stop(at)).faults(130)
     found += command("train", "--enc", encoding, *SHAPE, "--out", parts).faults(0)
-    once, twice = results(whole), results(parts)
-    return found + [
-        f"{name} differs" for name in sorted(once.keys() | twice.keys()) if once.get(name) != twice.get(name)
-    ]
+    return found + differing(results(parts), results(whole))
 
 
 def broken(folder: Path, encoding: str, harm: str) -> list[str]:

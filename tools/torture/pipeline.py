@@ -58,9 +58,7 @@ class Undisturbed:
 
     def differences(self, stage: str, out: Path) -> list[str]:
         """How the results differ from those of the undisturbed stage."""
-        found, expected = results(out), self.after[stage]
-        names = sorted(found.keys() | expected.keys())
-        return [f"{name} differs" for name in names if found.get(name) != expected.get(name)]
+        return differing(results(out), self.after[stage])
 
 
 def results(out: Path) -> dict[str, str]:
@@ -79,6 +77,12 @@ def results(out: Path) -> dict[str, str]:
         elif path.name.endswith(".tmp"):
             found[name] = "left over"
     return found
+
+
+def differing(found: dict[str, str], expected: dict[str, str]) -> list[str]:
+    """A line for every name of results that only one side has, or that differ."""
+    names = sorted(found.keys() | expected.keys())
+    return [f"{name} differs" for name in names if found.get(name) != expected.get(name)]
 
 
 def _without_timing(content: bytes) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from several_ranks import on_ranks, start_ranks
 
-from .pipeline import arguments, results
+from .pipeline import arguments, differing, results
 from .processes import DIED, Ended, Started, steady_clock
 
 RANKS = 2
@@ -38,10 +38,7 @@ def killed(expected: dict[str, str], folder: Path, seed: int, longest: float) ->
     started[victim].signal(signal.SIGKILL)
     found = _ends(started, victim)
     found += [f"afterwards: {fault}" for each in _together(out) for fault in each.faults(0)]
-    if found:
-        return found
-    now = results(out)
-    return [f"{name} differs" for name in sorted(now.keys() | expected.keys()) if now.get(name) != expected.get(name)]
+    return found or differing(results(out), expected)
 
 
 def _together(out: Path) -> list[Ended]:

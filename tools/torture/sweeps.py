@@ -17,7 +17,7 @@ from pathlib import Path
 
 from poscli.runs.run import list_runs
 
-from .pipeline import _without_timing
+from .pipeline import _without_timing, differing
 
 ENCODINGS, SEEDS = ("none", "alibi", "rope", "t5"), range(10)
 RUNS = len(ENCODINGS) * len(SEEDS)
@@ -74,8 +74,7 @@ def compared(base: Path, how: str, number: int) -> list[str]:
     if len(theirs) != RUNS or ours != theirs:
         return [f"{len(ours)} runs, not {RUNS}"]
     expected, found = (_content(out / "runs" / theirs[number]) for out in (alone(base), base / how))
-    differing = [name for name in sorted(expected.keys() | found.keys()) if expected.get(name) != found.get(name)]
-    return [*(faults if number == 0 else []), *(f"{theirs[number]}: {name} differs" for name in differing)]
+    return [*(faults if number == 0 else []), *(f"{theirs[number]}: {line}" for line in differing(found, expected))]
 
 
 def _tortured(base: Path, how: str, kills: list[str], *options: str) -> list[str]:
