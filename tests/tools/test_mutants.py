@@ -20,7 +20,7 @@ from mutants.run import Outcome
 from mutants.summary import write
 
 TOY = """from __future__ import annotations
-
+from dataclasses import dataclass
 __all__ = ["A" + "B"]
 LIMIT: int | None = 7
 
@@ -34,6 +34,17 @@ def larger(a: int | None, *, b: int = 3) -> int | None:
     if a > b:
         return a
     return b
+
+
+class Function:
+    pass
+
+
+@dataclass(frozen=True)
+class Pairs(Function):
+    @staticmethod
+    def forward(a, b):
+        return [*zip(a, b, strict=True)]
 """
 TEST = """import toy
 
@@ -66,7 +77,8 @@ def toy(tmp_path) -> Path:
 def test_a_sample_is_a_function_of_its_seed_and_changes_what_has_an_effect(toy) -> None:
     """Neither annotations nor `__all__` nor the message of an assertion nor a bare star; everything else is changed.
 
-    A larger sample begins with the smaller one, no place comes twice, and every mutant is another program.
+    Nor invariants: that a dataclass is frozen, a zip strict and a method of torch's Functions static. A larger sample
+    begins with the smaller one, no place comes twice, and every mutant is another program.
     """
     every = draw(1, 100, [toy / "toy.py"], toy)
     assert {(mutant.line, mutant.operator.split("/")[1].split("_")[0]) for mutant in every} == {
@@ -75,10 +87,11 @@ def test_a_sample_is_a_function_of_its_seed_and_changes_what_has_an_effect(toy) 
         (12, "AddNot"),
         (13, "AddNot"),
         (13, "ReplaceComparisonOperator"),
+        (22, "RemoveDecorator"),
     }
     assert draw(1, 3, [toy / "toy.py"], toy) == every[:3]
     assert [mutant.line for mutant in draw(2, 100, [toy / "toy.py"], toy)] != [mutant.line for mutant in every]
-    assert len(every) == 5
+    assert len(every) == 6
     assert all(ast.dump(ast.parse(mutant.source(toy))) != ast.dump(ast.parse(TOY)) for mutant in every)
 
 

@@ -137,9 +137,14 @@ def hash_of(text: str) -> str:
 
 
 def without_effect(tree: ast.Module, lines: list[str]) -> tuple[list[Span], list[Span]]:
-    """The spans that nothing runs, and those inside them that something does run: calls such as pydantic's `Field`."""
+    """The spans that nothing runs, and those inside them that something does run: calls such as pydantic's `Field`.
+
+    Among them are invariants, which never fail: messages of assertions, frozen dataclasses, strict zips. And torch
+    calls forward and backward of a Function through its class, where a function without `@staticmethod` is the same.
+    """
     annotations: list[ast.AST] = []
     others: list[ast.AST] = []
+    decorators: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
             annotations.append(node.annotation)
@@ -151,8 +156,15 @@ def without_effect(tree: ast.Module, lines: list[str]) -> tuple[list[Span], list
             others.append(node)
         if isinstance(node, ast.Assert) and node.msg is not None:
             others.append(node.msg)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("dataclass", "zip"):
+            others += [each.value for each in node.keywords if ast.unparse(each) in ("frozen=True", "strict=True")]
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Function") for base in node.bases):
+            signed = [each for method in node.body for each in getattr(method, "decorator_list", [])]
+            decorators += [each for each in signed if ast.unparse(each) == "staticmethod"]
     calls = (each for annotation in annotations for each in ast.walk(annotation) if isinstance(each, ast.Call))
-    return [_span(node, lines) for node in annotations + others], [_span(node, lines) for node in calls]
+    spans = [_span(node, lines) for node in annotations + others]
+    spans += [((line, column - 1), end) for (line, column), end in (_span(each, lines) for each in decorators)]  # the @
+    return spans, [_span(node, lines) for node in calls]
 
 
 def within(position: tuple[int, int], spans: list[Span]) -> bool:
