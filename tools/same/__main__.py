@@ -42,8 +42,16 @@ class Checkout:
     folder: Path
 
     def poscli(self, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
-        """The stdout of a command. What it caches is its own: a corpus that the other built would hide a change."""
-        return _python(self.tree, "-m", "poscli", *arguments, codes=codes, POSCLI_CACHE=str(self.folder / "cache"))
+        """The stdout of a command. What it caches is its own: a corpus that the other built would hide a change.
+
+        But for compiled kernels, whose names change with their source: it would take minutes to compile them anew.
+        """
+        cache, kernels = self.folder / "cache", self.folder.parent / "native"
+        kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        if not (cache / "native").exists():
+            (cache / "native").symlink_to(kernels)
+        return _python(self.tree, "-m", "poscli", *arguments, codes=codes, POSCLI_CACHE=str(cache))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -156,6 +164,8 @@ def _numbers(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.glob("*/runs/*/**/*")):
         name = str(path.relative_to(folder))
+        if path.parent.name.startswith("step-") and path.parent != _last_step(path.parent.parent):
+            continue  # which checkpoints there are before the last one depends on how fast the training was
         if path.suffix == ".csv":
             with path.open(newline="") as file:
                 found[name] = "\n".join(json.dumps(_untimed(row)) for row in csv.DictReader(file))
@@ -169,6 +179,10 @@ def _numbers(folder: Path) -> dict[str, str]:
         elif path.name in ("status.json", "eval.json", "why.json"):
             found[name] = _without_time(json.dumps(_untimed(json.loads(path.read_text())), indent=1))
     return found
+
+
+def _last_step(checkpoints: Path) -> Path:
+    return max(checkpoints.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def _untimed(row: dict[str, object]) -> dict[str, object]:
