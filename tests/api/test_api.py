@@ -14,7 +14,6 @@ import torch
 from cli_runner import ROOT, cli, document
 from fake_results import BEHAVIOUR, results
 from lines import sections
-from markdown_blocks import blocks
 from toys import draw, perturbed
 
 from poscli import api
@@ -51,7 +50,8 @@ def run_document(folder: Path, budget: str) -> dict[str, Any]:
         patch.chdir(folder)
         patch.setattr(plugins, "_loaded", {})
         patch.setitem(sys.modules, "own_notebook", notebook)
-        for code in blocks(ROOT / "docs" / "API.md", "python"):
+        text = (ROOT / "docs" / "API.md").read_text(encoding="utf-8")
+        for code in re.findall(r"^```python[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             exec(compile(code.replace(FULL, budget), "API.md", "exec"), vars(notebook))
     return vars(notebook)
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lines import outcome, told
+from lines import heard, told
 from numpy.typing import NDArray
 
 from poscli.data import Corpus, Split, load_corpus
 from poscli.data.known_limit import Draw, KnownLimit
 from poscli.data.tokenizers.bytes import END
-from poscli.system.console import collected_warnings
 
 # What differs between folders, libraries and machines.
 LABEL = re.compile(r"\b(text|jsonl|parquet)-\S*?-[0-9a-f]{16}\b")
@@ -51,11 +50,7 @@ class Place:
 
     def heard(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
         """What a call returns or refuses with, after its notes and warnings."""
-        with collected_warnings() as warned:
-            answer = outcome(call, *arguments, **options)
-        lines = [line for line in self.capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
-        said = [*(f"  said: {line}" for line in lines), *(f"  warned: {line}" for line in warned)]
-        return self.plain("\n".join([*said, answer]))
+        return self.plain(heard(self.capsys, call, *arguments, **options))
 
     def loaded(self, spec: str, tokenizer: str = "bytes") -> str:
         """All that a corpus holds, after the notes of loading it."""
