@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data import Corpus, Split, Tokenizer, TrainedTokenizer, check_trainable, load_corpus
+from poscli.data import Corpus, Split, Tokenizer, TrainedTokenizer, check_trainable, check_tunable, load_corpus
 from poscli.data.tokenizers import TRAINED
 from poscli.system.errors import UsageError
 from poscli.tasks.episodes import DEPTH, EPISODES, EpisodeTask, Tokens
@@ -115,12 +115,17 @@ class Told(EpisodeTask):
     def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.full(tokens.shape, self.guess)
 
+    def tuning(self) -> Self:
+        check_tunable(self.data)
+        return super().tuning()
+
     def describe(self) -> dict[str, Any]:
         return self.data.describe() | {"fingerprint": self.fingerprint}
 
     def check(self, length: int) -> None:
         super().check(length)
         check_trainable(self.data, length)
+        check_tunable(self.data)  # training asks questions whose passages are of documents for tuning
 
     def token_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.data.tokenizer.token_bytes[tokens]
@@ -179,7 +184,7 @@ class Repeat(Told):
     """Say words again that a long text told in a meaningless order, after the first few of them: copying in context."""
 
     summary = f"say {REPEATED - CUE} words again that a long text told, after the first {CUE}"
-    version = 1
+    version = 2
 
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         items = [int(token) for token in draw.choice(self._frequent, REPEATED)]
@@ -193,7 +198,11 @@ class Repeat(Told):
 
     @cached_property
     def _frequent(self) -> NDArray[np.int64]:
-        """The tokens that the scored text has most often, so that a model knows them well."""
-        tokens, counts = np.unique(self.data.valid.tokens, return_counts=True)
+        """The tokens that the scored text has most often, so that a model knows them well.
+
+        The token that opens documents is no word, and the most frequent of the others is left out.
+        """
+        words = self.data.valid.tokens != self.data.tokenizer.end
+        tokens, counts = np.unique(self.data.valid.tokens[words], return_counts=True)
         order = np.argsort(-counts, kind="stable")
         return tokens[order][1 : 1 + COMMON].astype(np.int64)

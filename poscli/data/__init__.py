@@ -15,7 +15,7 @@ from pathlib import Path
 
 from poscli.data import tokenizers
 from poscli.data.corpora import CORPORA, Kind, blind_of, kind_of, loss_unit, optimum_of, source_of
-from poscli.data.corpus import Corpus, Split, batch, check_trainable
+from poscli.data.corpus import Corpus, Split, batch, check_trainable, check_tunable
 from poscli.data.disk_cache import load_or_build
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer
 from poscli.system.console import warn_once
@@ -31,6 +31,7 @@ __all__ = [
     "batch",
     "blind_of",
     "check_trainable",
+    "check_tunable",
     "kind_of",
     "load_corpus",
     "loss_unit",

@@ -62,6 +62,14 @@ class Corpus:
         return {**named, **sizes, **self.origin}
 
 
+def check_tunable(corpus: Corpus) -> None:
+    """Raise DataError if no document is kept for tuning."""
+    if not corpus.tune.documents:
+        raise DataError(
+            f"the corpus {corpus.spec} has no document for tuning, as only one could be held out; add documents"
+        )
+
+
 def check_trainable(corpus: Corpus, length: int) -> None:
     """Raise DataError if a split cannot fill one window of `length` tokens and the target after it.
 

@@ -16,6 +16,7 @@ from poscli.data import (
     batch,
     blind_of,
     check_trainable,
+    check_tunable,
     load_corpus,
     optimum_of,
 )
@@ -61,10 +62,7 @@ class Language(Task):
         return self._text
 
     def tuning(self) -> Language:
-        if not self.data.tune.documents:
-            raise DataError(
-                f"the corpus {self.corpus} has no document for tuning, as only one could be held out; add documents"
-            )
+        check_tunable(self.data)
         return Language(replace(self.data, train=self.data.known, valid=self.data.tune))
 
     def describe(self) -> dict[str, Any]:

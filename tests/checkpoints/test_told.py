@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from books import write_books
 from checkpoints import LENGTH, corpus, make
 from cli_runner import assert_refused, document
 from numpy.typing import NDArray
@@ -84,6 +85,21 @@ def test_the_first_words_are_a_cue_and_the_others_count(place: Path) -> None:
     drawn = task.episodes(5, 300, np.random.default_rng(7), training=False)
     assert (np.count_nonzero(drawn.back, axis=1) == REPEATED - CUE).all()
     assert (drawn.back[:, -(REPEATED - CUE) :] > 0).all()
+
+
+def test_the_token_between_documents_is_no_word_to_say_again(tmp_path: Path) -> None:
+    task = open_task("repeat", f"text:{write_books(tmp_path / 'books')}", "bytes")
+    drawn = task.episodes(200, 400, np.random.default_rng(8), training=False)
+    assert task.data.tokenizer.end not in drawn.tokens[drawn.back > 0]
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_text_without_documents_for_tuning_is_refused_before_training(name: str, tmp_path: Path) -> None:
+    """The share of right answers while a task is learned is asked about passages of these documents."""
+    for n in range(3):
+        (tmp_path / f"{n}.txt").write_text(f"The keeper counted {n} ships. " * 400)
+    command = ("train", "--enc", "rope", "--task", name, "--corpus", f"text:{tmp_path}", "--preset", "nano")
+    assert_refused((*command, "--length", 512), 4, "has no document for tuning", notes=1)
 
 
 @pytest.mark.parametrize("name", TOLD)
