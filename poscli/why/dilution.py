@@ -49,15 +49,16 @@ class Call:
 
 
 def dilution(model: Model, sample: Sample, windows: int = WINDOWS) -> list[dict[str, Any]]:
-    """One row per window length (L, 2 L, ...), layer and head, from `windows` windows of the sample.
+    """One row per window length (L, 2 L, ..., and the longest), layer and head, from `windows` windows of the sample.
 
     Numbers are NaN where no scored target counts. Raises Unsupported if the model cannot read a window.
     """
     chosen, _ = few(sample, windows)
     counts = torch.from_numpy(chosen.text.counts(chosen.spans, chosen.scored)).to(chosen.device)
     doublings = (sample.length // sample.train_length).bit_length()
+    lengths = [sample.train_length << n for n in range(doublings)]
     rows = []
-    for window in [sample.train_length << n for n in range(doublings)]:
+    for window in dict.fromkeys([*lengths, sample.length]):
         by_layer: list[list[Tensor]] = [[] for _ in model.layers]  # one tensor of statistics per window
         for tokens, counted in zip(chosen.tokens(window), counts, strict=True):
             for n, statistics in enumerate(_of_window(model, tokens[None, :-1], chosen)):

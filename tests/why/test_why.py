@@ -72,6 +72,16 @@ def test_a_long_window_is_read_for_the_reasons_whatever_lengths_were_evaluated(r
     assert changes.loc["full", "harm"] != 0
 
 
+def test_how_the_longest_window_is_used_is_told_whatever_its_length(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder_of(results, "sinusoidal"), tmp_path / "runs" / folder_of(results, "sinusoidal").name)
+    assert cli("extrapolate", "--lengths", "1,3", "--why", "--smoke", "--out", tmp_path).code == 0
+    assert set(table_of(tmp_path, "sinusoidal", "dilution")["window"]) == {LENGTH, 2 * LENGTH, 3 * LENGTH}
+    assert cli("report", "--out", tmp_path).code == 0
+    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"entropy at {3 * LENGTH}" in text
+    assert f"mass beyond L at {3 * LENGTH}" in text
+
+
 def test_the_model_that_was_evaluated_is_explained_with_its_searched_constants(results: Path, tmp_path: Path) -> None:
     corpus = ("--corpus", f"text:{results / 'books'}", "--out", tmp_path)
     assert cli("train", "--enc", "none+temper(search=2)", *NANO, *corpus).code == 0
