@@ -25,7 +25,9 @@ from poscli.system.text import printable
 
 SUFFIX = ".gguf"
 FIRST_BYTES = b"GGUF"
-UNPACKED = 2  # version of what is kept; the first one held random weights where a file lacked tensors
+# Version of what is kept. The first one held random weights where a file lacked tensors, and the second one files whose
+# scaling of rope has no type.
+UNPACKED = 3
 PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}$")  # how the name of one of several files of a model ends
 SAMPLES, PIECE_BYTES = 64, 2**16  # read of a file, evenly spaced, to identify it
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tensors that scale rope
@@ -113,13 +115,24 @@ def _check(path: Path) -> None:
         tensors = {tensor.name for tensor in reader.tensors}
     except Exception as error:  # what a damaged file makes the package raise can be anything
         raise CorruptError(f"{printable(path)} is damaged ({type(error).__name__}); fetch it again") from error
-    kind = next((value for key, value in fields.items() if key.endswith(".rope.scaling.type")), "none")
-    if kind != "none" or tensors & set(FACTORS):
-        kind = "by factors" if kind == "none" else kind
+    if kind := _scaling(fields) or ("by factors" if tensors & set(FACTORS) else ""):
         raise UsageError(
             f"{printable(path)} scales rope ({kind}), which transformers does not read from a GGUF file; name the "
             "checkpoint that it was converted from"
         )
+
+
+def _scaling(fields: Mapping[str, Any]) -> str:
+    """How the metadata of a file scale rope, such as "yarn"; "" if they do not."""
+
+    def value(key: str) -> Any:
+        return next((value for name, value in fields.items() if name.endswith(f".rope.{key}")), None)
+
+    kind = value("scaling.type") or "linear"  # which llama.cpp takes where there is no type
+    factor = value("scaling.factor") or value("scale_linear") or 1.0  # the second one is the older name
+    if kind == "none" or (kind == "linear" and factor == 1):
+        return ""
+    return str(kind)
 
 
 def _unpack(path: Path, folder: Path, config_only: bool) -> None:

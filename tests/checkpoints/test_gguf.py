@@ -38,8 +38,8 @@ PARTS = {
 OTHERS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_gguf(folder: Path, path: Path, more: Mapping[str, str] | None = None) -> Path:
-    """Write the Llama in a folder to a GGUF file, in float32; `more` are further texts of its metadata."""
+def write_gguf(folder: Path, path: Path, more: Mapping[str, str | float] | None = None) -> Path:
+    """Write the Llama in a folder to a GGUF file, in float32; `more` are further texts and numbers of its metadata."""
     import gguf
 
     config = json.loads((folder / "config.json").read_text())
@@ -57,8 +57,11 @@ def write_gguf(folder: Path, path: Path, more: Mapping[str, str] | None = None) 
     writer.add_rope_dimension_count(config["hidden_size"] // heads)
     writer.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    for key, text in (more or {}).items():
-        writer.add_string(key, text)
+    for key, value in (more or {}).items():
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_float32(key, value)
     words = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
@@ -160,6 +163,15 @@ def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) ->
             assert [line.split(":")[0] for line in result.err.splitlines() if not line.startswith("unpacking")] == [
                 "error"
             ]
+
+
+@pytest.mark.parametrize("key", ["llama.rope.scaling.factor", "llama.rope.scale_linear"])
+def test_a_factor_without_a_type_is_linear_scaling_as_llama_cpp_reads_it(key: str, folder: Path, file: Path) -> None:
+    assert cli("card", write_gguf(folder, file, {key: 1.0})).code == 0
+    result = cli("card", write_gguf(folder, file, {key: 4.0}))
+    assert (result.code, result.out) == (USAGE, "")
+    assert "scales rope (linear), which transformers does not read from a GGUF file" in result.err
+    assert cli("card", write_gguf(folder, file, {key: 4.0, "llama.rope.scaling.type": "none"})).code == 0
 
 
 def test_a_file_that_lacks_tensors_is_refused_and_nothing_of_it_is_kept(folder: Path, file: Path) -> None:
