@@ -51,19 +51,23 @@ harbour. When he had counted them twice and found one too few, he woke the docto
 def passage(folder: Path, architecture: Architecture) -> tuple[Tensor, str]:
     """Token ids `[1, T]`, and what they are in words.
 
-    Without tokenizer.json the ids are spread over the vocabulary: a loss on them says nothing about language, and
-    still must not move. DataError if the tokenizer has tokens that the model does not have.
+    Without tokenizer.json, or if it has no tokens for English, the ids are spread over the vocabulary: a loss on them
+    says nothing about language, and still must not move. DataError if the tokenizer has tokens that the model does not
+    have.
     """
     count = min(TOKENS, max(2, architecture.length // 2))
     path = folder / "tokenizer.json"
+    spread = torch.arange(count)[None] * 37 % architecture.vocab, f"{count} tokens spread over the vocabulary"
     if not path.is_file():
-        return torch.arange(count)[None] * 37 % architecture.vocab, f"{count} tokens spread over the vocabulary"
+        return spread
     from tokenizers import Tokenizer
 
     try:
         ids = Tokenizer.from_file(str(path)).encode(TEXT).ids[:count]
     except Exception as error:  # the package has no other class for whatever is wrong with the file
         raise DataError(f"{str(path)!r} is no tokenizer: {error}; download it again") from error
+    if len(ids) < 2:  # of which only the second one has a loss
+        return spread
     if max(ids) >= architecture.vocab:
         raise DataError(
             f"{str(path)!r} has the token {max(ids)} and the model a vocabulary of {architecture.vocab}; use the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 pytest.importorskip("transformers")
 
 from checkpoints import LENGTH, make
+from tokenizers import Tokenizer, models
 
 from poscli.checkpoints.card import read_subject
 from poscli.checkpoints.checkpoint_model import quiet, stock_model
@@ -164,6 +166,17 @@ def test_without_a_tokenizer_tokens_are_spread_over_the_vocabulary(tmp_path: Pat
     assert words == f"{LENGTH // 2} tokens spread over the vocabulary"
     assert 0 <= ids_BT.min() <= ids_BT.max() < architecture.vocab
     assert len(ids_BT.unique()) == LENGTH // 2
+
+
+def test_a_tokenizer_without_tokens_for_english_is_as_none(tmp_path: Path) -> None:
+    folder = made("llama", tmp_path)
+    letters = {letter: n for n, letter in enumerate("абвгдежзик")}
+    for known in (letters, letters | {":": len(letters)}):  # which the passage has once
+        Tokenizer(models.BPE(vocab=known, merges=[])).save(str(folder / "tokenizer.json"))
+        report = probe(folder, read_subject(folder), CPU)
+        assert report.passage == f"{LENGTH // 2} tokens spread over the vocabulary"
+        assert all(math.isfinite(loss) for loss in report.losses.values())
+        assert faults(report) == set(), report.faults
 
 
 @pytest.mark.parametrize(("content", "words"), [("{", "is no tokenizer"), (None, "a vocabulary of 40")])
