@@ -51,7 +51,7 @@ class Card:
     groups: tuple[LayerGroup, ...]
     length: int
     length_from: str  # the key of config.json, or whose default it is
-    promised: int  # the longest text for which the positions are made: a scaling reaches beyond the trained length
+    promised: int  # the longest text for which the positions are made
     tokenizer_limit: int | None
     transformers: str  # the version that was compared
     faults: tuple[Fault, ...]  # and notes
@@ -131,7 +131,7 @@ def card_of(subject: Readings) -> Card:
         groups=tuple(groups),
         length=read.length,
         length_from=next((name for name in LENGTH if subject.config.get(name)), f"the default of {read.model_type}"),
-        promised=max(read.length, *(round(layer.factor * layer.original) for layer in subject.layers)),
+        promised=subject.promised,
         tokenizer_limit=subject.tokenizer_limit,
         transformers=subject.stock.version,
         faults=tuple(faults_of(subject)),

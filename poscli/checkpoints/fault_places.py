@@ -185,9 +185,8 @@ def two_types(model: Readings) -> Places:
 def tokenizer_longer(model: Readings) -> Places:
     """The longest text of the tokenizer, if it is far above that of the model."""
     limit = model.tokenizer_limit
-    longest = max(model.length, *(int(layer.factor * layer.original) for layer in model.layers))
-    if limit is not None and limit > FAR_ABOVE * longest:
-        yield {"longest": longest, "ratio": limit / longest}
+    if limit is not None and limit > FAR_ABOVE * model.promised:
+        yield {"longest": model.promised, "ratio": limit / model.promised}
 
 
 def theta_unread_by_neox(model: Readings) -> Places:

@@ -326,6 +326,11 @@ class Readings:
         return self.architecture.length
 
     @property
+    def promised(self) -> int:
+        """The longest text for which the positions are made: a scaling reaches beyond the trained length."""
+        return max(self.length, *(round(layer.factor * layer.original) for layer in self.layers))
+
+    @property
     def layer_types(self) -> tuple[str, ...]:
         """`layer_types` of config.json; empty if it is not a list of words."""
         types = self.config.get("layer_types")

@@ -231,5 +231,13 @@ def test_a_type_that_is_a_list_is_named(tmp_path: Path) -> None:
     assert "two-types" in {fault.name for fault in read_card(write(tmp_path, config)).faults}
 
 
+def test_the_longest_promised_text_is_the_same_number_in_the_card_and_in_its_faults(tmp_path: Path) -> None:
+    config = LLAMA | {"max_position_embeddings": 100, "rope_scaling": {"rope_type": "linear", "factor": 2.3}}
+    card = read_card(write(tmp_path, config, 2000))
+    (fault,) = [fault for fault in card.faults if "model_max_length" in fault.fix]
+    assert card.promised == 230
+    assert "230" in fault.fix
+
+
 def test_a_device_is_for_the_probe(tmp_path: Path) -> None:
     assert_refused(("card", write(tmp_path, SMALL), "--device", "auto"), 2, "--device auto is for --probe")
