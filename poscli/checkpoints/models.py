@@ -66,9 +66,12 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
             "quantised, or save it dequantised. `poscli card` reads its positions"
         )
     if not SHORTEST_WINDOW <= model.length <= LONGEST_WINDOW:
+        allowed = f"poscli evaluates models of {SHORTEST_WINDOW} to {LONGEST_WINDOW}"
+        if wish.length is not None:
+            raise UsageError(f"the trained length {wish.length} was given for {source.spec}, and {allowed}; correct it")
         raise UsageError(
-            f"config.json of {source.spec} says a length of {model.length} tokens, and poscli evaluates models of "
-            f"{SHORTEST_WINDOW} to {LONGEST_WINDOW}; `poscli extrapolate` takes the trained length as --length"
+            f"config.json of {source.spec} says a length of {model.length} tokens, and {allowed}; "
+            "`poscli extrapolate` takes the trained length as --length"
         )
     parameters, kind = _numbers(source)
     precision = wish.precision
