@@ -57,6 +57,11 @@ class PositionKind(ABC):
     heads_of_keys: int | None = None  # None: as many as heads of queries
     head_width: int | None = None  # None: the model's width over its heads
 
+    @property
+    def ropes_by_type(self) -> bool:
+        """Whether config.json has a rope for each type of layer, and not one for all layers."""
+        return False
+
     @abstractmethod
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
         """The positions of each of `count` layers; DataError for values that cannot be, UsageError for unknown ones.
@@ -181,6 +186,10 @@ class RotaryKind(PositionKind):
     scales_windows: bool = True  # whether layers with a window are scaled too
     sinks: bool = False  # whether the softmax of every layer has a learned logit beside the keys
     refused: tuple[str, ...] = ()  # keys that change the scores in a way that poscli's attention does not
+
+    @property
+    def ropes_by_type(self) -> bool:
+        return self.local_theta is not None or not self.scales_windows
 
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
         if key := next((key for key in self.refused if config.get(key)), ""):

@@ -18,17 +18,17 @@ from poscli.checkpoints.wanted import FACTOR, fixed
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import LONGEST_TEXT, LONGEST_WINDOW, validated
-from poscli.equation import Shape
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import ALL, compatible_specs, posthoc_spec
+from poscli.evaluation.posthoc import ALL, compatible_specs, spec_under
 from poscli.report.advice import Advice, Candidate
 from poscli.runs.results import Tables, evaluation_tables
+from poscli.runs.run import evaluated_as
 from poscli.runs.schema import FULL
 from poscli.specs import check, parse
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
 from poscli.tasks import task_columns
-from poscli.workflows import evaluate, setups_of
+from poscli.workflows import evaluate, setups_on
 
 # Lengths of contexts are powers of two: 32k is the name of 32,768.
 CONTEXT_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
@@ -98,9 +98,8 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
             f"--lengths {request.lengths[-1]:g} is above --target {target}, which is {longest / length:g} times the "
             "trained length; leave it out"
         )
-    shape = run_config.model.shape(length)
+    specs = specs_at(run_config, request.as_ or [ALL], longest)
     values = {
-        "as": specs_at(run_config.encoding, request.as_ or [ALL], shape, longest),
         "lengths": tuple(dict.fromkeys((1.0, *request.lengths, longest / length))),
         "tokens": request.tokens,
         "stride": request.stride or max(1, min(MOST_SCORED, length // STRIDES)),
@@ -120,27 +119,35 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
         target=longest,
         work=tuple(
             _needed(setup, tuple(request.baselines) if request.minutes else setup.settings.baselines)
-            for setup in setups_of([run], asked, device, open_task=lambda *names: task)
+            for each in (run, *(evaluated_as(run, spec) for spec in specs))
+            for setup in setups_on(each, asked, device, open_task=lambda *names: task)
         ),
     )
 
 
-def specs_at(trained: str, targets: Sequence[str], shape: Shape, length: int) -> list[str]:
+def specs_at(config: RunConfig, targets: Sequence[str], length: int) -> list[str]:
     """The specs that a checkpoint is to be compared under at inputs of `length` tokens, with all options.
 
     A factor that a target names stays as it is. Every other one is that for the length, also where the checkpoint was
     trained with another; `all` then stands for its own scaling with that factor too. UsageError for a target that it
     cannot be evaluated as.
     """
+    trained, shape = config.encoding, config.model.shape(config.length)
     rescaled = fixed(trained, shape.length, length, anew=True)
+    anew = config.model_copy(update={"encoding": rescaled})
     specs: list[str] = []
     for target in targets:
         if target == ALL:
-            found = [rescaled, *compatible_specs(rescaled, shape)]
+            found = [rescaled, *compatible_specs(rescaled, shape, one_rope=config.one_rope)]
             specs += [fixed(spec, shape.length, length, anew=True) for spec in found]
         else:
-            given = any(key == FACTOR for leaves in parse(target).layers for leaf in leaves for key, _ in leaf.options)
-            spec = str(check(posthoc_spec(trained if given else rescaled, target, shape), shape))
+            given = any(
+                key == FACTOR
+                for leaves in parse(target, defaults=True).layers
+                for leaf in leaves
+                for key, _ in leaf.options
+            )
+            spec = str(check(spec_under(config if given else anew, target), shape))
             specs.append(fixed(spec, shape.length, length, anew=not given))
     return [spec for spec in dict.fromkeys(specs) if spec != trained]
 
@@ -169,7 +176,7 @@ def to_paste(
     def pasted(candidate: Candidate) -> list[Snippet]:
         spec = candidate.spec or matrix.run.encoding
         if candidate.variant != FULL:
-            spec = posthoc_spec(matrix.run.encoding, candidate.variant, matrix.run.model.shape(matrix.run.length))
+            spec = spec_under(matrix.run, candidate.variant)
         known = matrix.architecture, matrix.config
         return snippets(matrix.model, *known, spec, matrix.target, runtimes, revision=matrix.revision)
 

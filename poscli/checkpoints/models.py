@@ -14,6 +14,7 @@ from poscli.checkpoints.architecture import architecture, quantization_of
 from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import FETCH, CheckpointSource, config_in, find
 from poscli.checkpoints.values import whole
+from poscli.checkpoints.wanted import has_one_rope
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import LONGEST_WINDOW, validated
 from poscli.drawing.text import listed
@@ -97,7 +98,13 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
         "tokens": model.length,
         "precision": precision,
         "model": validated(ModelConfig, sizes, "--model"),
-        "checkpoint": CheckpointConfig(name=name, source=source.spec, digest=source.digest, parameters=parameters),
+        "checkpoint": CheckpointConfig(
+            name=name,
+            source=source.spec,
+            digest=source.digest,
+            parameters=parameters,
+            one_rope=has_one_rope(model),
+        ),
     }
     return validated(RunConfig, values, "--model"), model.vocab
 

@@ -18,9 +18,9 @@ from scipy.optimize import minimize_scalar
 
 from poscli.checkpoints.matrix import Matrix
 from poscli.checkpoints.screening import ends, loaded_checkpoint
-from poscli.checkpoints.wanted import BASE, wanted_of
+from poscli.checkpoints.wanted import BASE, scaled_rotation
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+from poscli.evaluation.posthoc import spec_under, with_encoding
 from poscli.model.held import held
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
@@ -54,9 +54,8 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     yarn = f"factor={_short(2**factor)}"
     tries.best("attention", (0.8, 1.6), lambda value: f"yarn({yarn}, attention={_short(value)})")
     if tries.found:
-        least = min(tries.found, key=lambda each: each.loss).spec
-        shape = matrix.run.model.shape(matrix.run.length)
-        tries.best("temperature", (0, 0.6), lambda value: posthoc_spec(least, f"temper(c={_short(value)})", shape))
+        least = matrix.run.model_copy(update={"encoding": min(tries.found, key=lambda each: each.loss).spec})
+        tries.best("temperature", (0, 0.6), lambda value: spec_under(least, f"temper(c={_short(value)})"))
     return tries.found
 
 
@@ -92,19 +91,17 @@ class _Tries:
 
     def _loss(self, target: str) -> tuple[float, str]:
         run = self.matrix.run
-        spec = posthoc_spec(run.encoding, target, run.model.shape(run.length))
+        spec = spec_under(run, target)
         model = with_encoding(loaded_checkpoint(self.chooser), spec, run.encoding)
         return statistics.fmean(end.loss(model) for end in self.ends), spec
 
 
 def _theta(matrix: Matrix) -> float:
     """Theta of the layers that scalings are made for; UsageError for a model that has none."""
-    try:
-        wanted = wanted_of(matrix.architecture, matrix.config, matrix.run.encoding, matrix.target)
-        options = dict(wanted.trained[wanted.main].options)
-    except StopIteration as error:
-        raise UsageError(f"--search looks for numbers of rope, and {matrix.name} has none; leave it out") from error
-    return float(str(options.get("base", BASE)))
+    leaf = scaled_rotation(matrix.run.encoding, matrix.run.length)
+    if leaf is None:
+        raise UsageError(f"--search looks for numbers of rope, and {matrix.name} has none; leave it out")
+    return float(str(dict(leaf.options).get("base", BASE)))
 
 
 def _short(value: float) -> str:

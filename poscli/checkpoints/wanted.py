@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, RotaryKind
+from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture
 from poscli.checkpoints.scalings import DEFAULT, ORIGINAL, Options, grown_by_longrope, grown_by_yarn
 from poscli.checkpoints.values import Config
 from poscli.drawing.text import named
@@ -106,10 +106,25 @@ def _rotation(leaves: Leaves) -> Leaf | None:
     return next((leaf for leaf in leaves if "base" in get(leaf.name).options()), None)
 
 
+def scaled_rotation(spec: str, length: int) -> Leaf | None:
+    """The rotation that scalings are made for: that of the layers without a window, or else of the others.
+
+    `length` is the trained length. None without rope.
+    """
+    layers = sorted(parse(spec).at(length).layers, key=_has_window)
+    return next(filter(None, map(_rotation, layers)), None)
+
+
+def has_one_rope(architecture: Architecture) -> bool:
+    """Whether layers with a window have the one rope of all layers that rotate, beside layers without a window."""
+    layers = [parse(layer.spec).layers[0] for layer in architecture.layers]
+    rotating = [leaves for leaves in layers if _rotation(leaves)]
+    one = not architecture.kind.ropes_by_type and len(set(map(_rotation, rotating))) == 1
+    return one and any(map(_has_window, rotating)) and not all(map(_has_window, layers))
+
+
 def _ropes(architecture: Architecture, trained: Sequence[Leaves], wanted: Sequence[Leaves]) -> dict[str, Leaf]:
     """The rope that each type of layer is to have; Inexpressible if layers of one type would have several."""
-    kind = architecture.kind
-    typed = isinstance(kind, RotaryKind) and (kind.local_theta is not None or not kind.scales_windows)
     ropes: dict[str, Leaf] = {}
     for before, after in zip(trained, wanted, strict=True):
         if _rotation(before) is None:
@@ -118,7 +133,7 @@ def _ropes(architecture: Architecture, trained: Sequence[Leaves], wanted: Sequen
         others = [each for each in after if each.name != WINDOW and (each is leaf or each not in before)]
         if leaf is None or len(others) > 1:
             raise Inexpressible(f"No configuration has a key for {_named(others)} on a model trained with rope.")
-        type_ = EVERY_LAYER if not typed else LOCAL if _has_window(before) else GLOBAL
+        type_ = EVERY_LAYER if not architecture.kind.ropes_by_type else LOCAL if _has_window(before) else GLOBAL
         if ropes.setdefault(type_, leaf) != leaf:
             raise Inexpressible(f"It has {ropes[type_]} and {leaf} on layers that share one configuration of rope.")
     return ropes

@@ -112,6 +112,9 @@ class CheckpointConfig(Frozen):
     source: str = Field(description="hf:ORG/NAME@REVISION, or the path of its folder.")
     digest: str = Field(description="A hash of its configuration, its tokenizer and the headers of its weights.")
     parameters: int = Field(ge=1, description="Numbers in its weights.")
+    one_rope: bool = Field(
+        False, description="Whether layers with a window have the one rope of all layers that rotate."
+    )
 
 
 class RunConfig(Frozen):
@@ -147,6 +150,11 @@ class RunConfig(Frozen):
     def recipe_mark(self) -> str:
         """What follows the encoding in tables, so that runs with a tuned recipe have lines of their own."""
         return " (tuned recipe)" if self.tuning else ""
+
+    @property
+    def one_rope(self) -> bool:
+        """Whether another rope is that of all layers that rotate, also of those with a window."""
+        return self.checkpoint is not None and self.checkpoint.one_rope
 
     def run_id(self, fingerprint: str) -> str:
         """The encoding's slug and a hash of everything that decides the result, so that a command finds its run again.

@@ -7,7 +7,9 @@ with a scaling of rope can be evaluated under another scaling, and under rope. `
 learned nothing. An encoding with `wraps` can join any other, and stays unless the target names it.
 
 Where layers alternate, a target of one layer replaces what it can, and the other layers keep what they have. If some
-layers have a window and others have none, only the latter are changed: no distance in a window is new to the model.
+layers have a window and others have none, only the latter are changed: no distance in a window is new to the model. But
+where the configuration of a checkpoint has one rope for all layers, they change together, since nothing else could be
+served.
 
 A request may ask for a recalibration: a short training under the other encoding, before the evaluation.
 """
@@ -99,10 +101,10 @@ def posthoc_specs(config: RunConfig, targets: list[str], strict: bool) -> list[s
     for target in targets:
         try:
             if target == ALL:
-                specs |= dict.fromkeys(compatible_specs(config.encoding, shape, memory))
+                others = compatible_specs(config.encoding, shape, memory, one_rope=config.one_rope)
+                specs |= dict.fromkeys(others)
             else:
-                other = posthoc_spec(config.encoding, target, shape)
-                specs[str(check(other, shape, memory))] = None
+                specs[str(check(spec_under(config, target), shape, memory))] = None
         except UsageError as error:
             if strict:
                 raise
@@ -110,25 +112,37 @@ def posthoc_specs(config: RunConfig, targets: list[str], strict: bool) -> list[s
     return [other for other in specs if other != config.encoding]
 
 
-def posthoc_spec(trained: str, target: str, shape: Shape) -> str:
-    """The spec, with all options, for a model trained with `trained` and evaluated as `target`; else UsageError."""
+def spec_under(config: RunConfig, target: str) -> str:
+    """The spec, with all options, for the model of a run evaluated as `target`; UsageError if it cannot be."""
+    return posthoc_spec(config.encoding, target, config.model.shape(config.length), one_rope=config.one_rope)
+
+
+def posthoc_spec(trained: str, target: str, shape: Shape, *, one_rope: bool = False) -> str:
+    """The spec, with all options, for a model trained with `trained` and evaluated as `target`; else UsageError.
+
+    With `one_rope`, layers with a window get the same rope as the others.
+    """
     known, wanted = parse(trained), parse(target, defaults=True)
     try:
-        layers = _layers(known.layers, wanted.layers, shape)
+        layers = _layers(known.layers, wanted.layers, shape, one_rope)
     except ValueError as error:
         raise UsageError(f"a model trained with {known} cannot be evaluated as {wanted}: {error}") from error
     return str(known if layers == known.layers else Spec(_shortest(layers, shape.layers)))
 
 
-def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[str]:
-    """Every other spec that replaces or joins one encoding; with `memory`, only specs that can use a memory."""
+def compatible_specs(trained: str, shape: Shape, memory: bool = False, *, one_rope: bool = False) -> list[str]:
+    """Every other spec that replaces or joins one encoding; with `memory`, only specs that can use a memory.
+
+    `one_rope` is as `posthoc_spec` takes it.
+    """
     offered: dict[str, None] = {}
     for name in names():
         if missing(name):
             continue
-        for target in _candidates(parse(trained), name, shape):
+        for target in _candidates(parse(trained), name, shape, one_rope):
             try:
-                offered[str(check(posthoc_spec(trained, str(target), shape), shape, memory))] = None
+                other = posthoc_spec(trained, str(target), shape, one_rope=one_rope)
+                offered[str(check(other, shape, memory))] = None
             except (UsageError, PluginError):
                 continue  # this one is not compatible
     return [spec for spec in offered if spec != str(parse(trained))]
@@ -180,14 +194,17 @@ def _can_replace(name: str, trained: str) -> bool:
     return name == trained or trained in new or name in old or bool({*new} & {*old} - {"*"})
 
 
-def _layers(trained: tuple[Leaves, ...], target: tuple[Leaves, ...], shape: Shape) -> tuple[Leaves, ...]:
+def _layers(
+    trained: tuple[Leaves, ...], target: tuple[Leaves, ...], shape: Shape, one_rope: bool
+) -> tuple[Leaves, ...]:
     """The leaves of the alternating layers as they are evaluated; ValueError says why they cannot be."""
     if len(target) == len(trained):
         return tuple(_layer(layer, wanted, shape) for layer, wanted in zip(trained, target, strict=True))
     if len(target) > 1:
         raise ValueError(f"one alternates {counted(len(trained), 'encoding')}, the other {len(target)}")
-    spread = _joined_everywhere if _wrapping(target[0]) else _replaced_where_possible
-    return spread(trained, target[0], shape)
+    if _wrapping(target[0]):
+        return _joined_everywhere(trained, target[0], shape)
+    return _replaced_where_possible(trained, target[0], shape, one_rope)
 
 
 def _joined_everywhere(trained: tuple[Leaves, ...], target: Leaves, shape: Shape) -> tuple[Leaves, ...]:
@@ -200,18 +217,25 @@ def _joined_everywhere(trained: tuple[Leaves, ...], target: Leaves, shape: Shape
     return tuple(layers)
 
 
-def _replaced_where_possible(trained: tuple[Leaves, ...], target: Leaves, shape: Shape) -> tuple[Leaves, ...]:
-    """The target in the layers where it can replace something, and the other layers; ValueError if there is none."""
+def _replaced_where_possible(
+    trained: tuple[Leaves, ...], target: Leaves, shape: Shape, one_rope: bool
+) -> tuple[Leaves, ...]:
+    """The target in the layers where it can replace something, and the other layers; ValueError if there is none.
+
+    With `one_rope`, layers with a window are among them, and keep their own wrappers.
+    """
     reached = _reached(trained, shape)
+    chosen = [n for n, here in enumerate(reached) if here or one_rope]
     layers, reasons = list(trained), []
-    for n in (n for n, here in enumerate(reached) if here):
+    for n in chosen:
+        kept = set() if reached[n] else {leaf.name for leaf in trained[n] if get(leaf.name).wraps}
         try:
-            layers[n] = _layer(trained[n], target, shape)
+            layers[n] = _layer(trained[n], tuple(leaf for leaf in target if leaf.name not in kept), shape)
         except ValueError as error:
             reasons.append(str(error))
-    if len(reasons) == sum(reached):
+    if len(reasons) == len(chosen):
         hint = f"; to change its layers with a window too, write {len(trained)} encodings with | between"
-        raise ValueError(reasons[0] + ("" if all(reached) else hint))
+        raise ValueError(reasons[0] + (hint if len(chosen) < len(trained) else ""))
     return tuple(layers)
 
 
@@ -277,7 +301,7 @@ def _completed(leaf: Leaf, replaced: Leaf | None, shape: Shape) -> Leaf:
     return completed
 
 
-def _candidates(known: Spec, name: str, shape: Shape) -> Iterator[Spec]:
+def _candidates(known: Spec, name: str, shape: Shape, one_rope: bool) -> Iterator[Spec]:
     """The trained spec with the encoding `name` joined, and with it in place of each one that it can replace."""
     if (get(name).wraps and not get(name).inert_alone) or "*" in get(name).after:
         yield Spec(((Leaf(name),),))
@@ -286,7 +310,7 @@ def _candidates(known: Spec, name: str, shape: Shape) -> Iterator[Spec]:
         if old != name and _can_replace(name, old):
             yield Spec(
                 tuple(
-                    tuple(Leaf(name) if here and leaf.name == old else leaf for leaf in leaves)
+                    tuple(Leaf(name) if (here or one_rope) and leaf.name == old else leaf for leaf in leaves)
                     for leaves, here in zip(known.layers, reached, strict=True)
                 )
             )

@@ -96,6 +96,15 @@ def test_what_a_server_computes_instead_is_named_with_its_number(folder: Path, c
         assert dict(leaf.options)[key] == pytest.approx(value, rel=0.05)
 
 
+def test_theta_is_looked_for_where_only_layers_with_a_window_rotate(corpus: str, tmp_path: Path) -> None:
+    folder = make("cohere2", tmp_path / "cohere2")
+    with ModelServer(folder, {"rope_theta": 60.0}) as server:
+        document = found(server, folder, corpus, "--target", "1x")
+    assert [each["name"] for each in document["faults"]] == ["theta"]
+    bases = [dict(leaf.options).get("base") for (leaf, *_) in parse(document["explains"]).layers]
+    assert bases == [pytest.approx(60, rel=0.1)] * 3 + [None]
+
+
 def test_a_scaling_is_looked_for_on_the_layers_that_have_it(corpus: str, tmp_path: Path) -> None:
     """Gemma 3's layers with a window have a theta of their own, and no scaling."""
     plain = make("gemma3", tmp_path / "plain")

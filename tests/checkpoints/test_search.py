@@ -13,16 +13,18 @@ from checkpoints import LENGTH, make
 from cli_runner import assert_refused, cli, document
 
 from poscli.checkpoints import matrix, search
+from poscli.checkpoints.paste import snippets
 from poscli.checkpoints.request import AdviceRequest
 from poscli.checkpoints.search import searched
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.report.advice import Advice
+from poscli.specs import parse
 
 OWN = 5000.0  # theta of the model
 
 
-def asked(place: Path, family: str = "llama") -> matrix.Matrix:
-    request = AdviceRequest.model_validate({"corpus": f"jsonl:{place / 'text.jsonl'}", "as": ["yarn"]})
+def asked(place: Path, family: str = "llama", *specs: str) -> matrix.Matrix:
+    request = AdviceRequest.model_validate({"corpus": f"jsonl:{place / 'text.jsonl'}", "as": [*specs] or ["yarn"]})
     return matrix.opened(str(place / family), "2x", request, device_name="cpu", runs=Path("runs"))
 
 
@@ -83,6 +85,39 @@ def test_a_temperature_is_that_of_all_layers(place: Path, monkeypatch: pytest.Mo
     assert len(layers) == 3
     assert len({temper for layer in layers for temper in re.findall(r"temper\(.*?\)", layer)}) == 1
     assert all("temper" in layer for layer in layers)
+
+
+def test_numbers_are_looked_for_where_only_layers_with_a_window_rotate(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("cohere2", place / "cohere2")
+    monkeypatch.setattr(search, "ends", lambda setup: [PlantedEnd()])
+    monkeypatch.setattr(search, "with_encoding", lambda model, spec, trained: spec)
+    theta, *_ = searched(asked(place, "cohere2"))
+    assert [len(re.findall("base=", layer)) for layer in theta.spec.split("|")] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "qwen2", "exaone4"])
+def test_layers_with_one_rope_in_the_configuration_change_together(place: Path, family: str) -> None:
+    """Else no program could serve what was measured. Windows stay what they are."""
+    make(family, place / family)
+    opened = asked(place, family, "yarn(factor=64)", "rope-linear")
+    for setup in opened.work[1:]:
+        spec = setup.run.config.encoding
+        for snippet in snippets("M", opened.architecture, opened.config, spec, opened.target):
+            assert not snippet.reason or snippet.runtime == "llama.cpp", snippet.reason
+        leaves = [leaf for layer in parse(spec).layers for leaf in layer]
+        assert len({str(leaf) for leaf in leaves if leaf.name in ("yarn", "rope-linear")}) == 1
+        assert {str(leaf) for leaf in leaves if leaf.name == "window"} == {
+            str(leaf) for layer in parse(opened.run.encoding).layers for leaf in layer if leaf.name == "window"
+        }
+
+
+def test_an_option_that_is_given_stays_where_it_is_the_default(place: Path) -> None:
+    """The model has another theta, which is that of whatever names none."""
+    plain, scaled = (each.run.config.encoding for each in asked(place, "llama", "rope(base=10000)", "yarn").work[1:])
+    assert plain == "rope"
+    assert f"base={OWN}" in scaled
 
 
 def test_no_number_is_looked_for_when_the_time_is_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

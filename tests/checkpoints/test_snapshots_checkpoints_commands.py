@@ -212,7 +212,7 @@ def configured(wish: Wish) -> str:
     except PoscliError as error:
         return f"{type(error).__name__}: {error}"
     assert run.checkpoint is not None
-    known = run.checkpoint.model_dump(exclude={"digest"})
+    known = run.checkpoint.model_dump(exclude={"digest"}, exclude_defaults=True)
     shape = run.model.model_dump(include={"layers", "width", "heads", "mlp"})
     words = [run.encoding, run.corpus, run.tokenizer, run.length, run.batch, run.tokens, run.precision, rows]
     return f"{json.dumps(words)} {json.dumps(shape)} {json.dumps(known)}"

@@ -24,9 +24,10 @@ from poscli.checkpoints.matrix import read_length
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.checkpoints.served.endpoint import Server, TooLongError, connect
 from poscli.checkpoints.served.hypotheses import Theory, theories
+from poscli.config.run import RunConfig
 from poscli.config.validate import LONGEST_WINDOW
 from poscli.data import load_corpus
-from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+from poscli.evaluation.posthoc import spec_under, with_encoding
 from poscli.model.language_model import LanguageModel
 from poscli.system.device import device_of
 from poscli.system.errors import DataError, UsageError
@@ -131,14 +132,21 @@ def audit_texts(corpus: str, tokenizer: str, length: int, target: int) -> Texts:
 
 
 class Auditor:
-    """A server, and the model at hand, called `name`, that it should be; inputs of up to `target` tokens are tried."""
+    """A server, and the model at hand that it should be; inputs of up to `target` tokens are tried."""
 
     def __init__(
-        self, server: Server, model: LanguageModel, name: str, trained: str, expected: str, words: Texts, target: int
+        self, server: Server, model: LanguageModel, config: RunConfig, expected: str, words: Texts, target: int
     ) -> None:
-        """`trained` is the spec that the model was loaded with, and `expected` the one that the server should have."""
-        self.server, self.model, self.name, self.words, self.target = server, model, name, words, target
-        self.trained, self.expected = trained, expected
+        """`config` is what the model was loaded by, and `expected` the spec that the server should have."""
+        assert config.checkpoint is not None
+        self.server, self.model, self.name, self.words, self.target = (
+            server,
+            model,
+            config.checkpoint.name,
+            words,
+            target,
+        )
+        self.config, self.trained, self.expected = config, config.encoding, expected
         self.scored = len(words.passage)
         self._own: dict[tuple[str, tuple[int, ...]], Values] = {}
 
@@ -171,13 +179,12 @@ class Auditor:
         """
         fitted, judged = served[:FITTED], served[FITTED:]
         first, others = self.words.windows[:FITTED], self.words.windows[FITTED:]
-        shape = self.model.shape
 
         def spec_of(theory: Theory, numbers: Sequence[float]) -> str:
-            return posthoc_spec(self.trained, theory.spec(numbers), shape)
+            return spec_under(self.config, theory.spec(numbers))
 
         offered = []
-        for theory in theories(self.expected, shape.length):
+        for theory in theories(self.expected, self.config.length):
             try:
                 offered.append((theory, spec_of(theory, theory.start)))
             except UsageError:
@@ -384,8 +391,7 @@ def open_audit(
     config, _ = checkpoint_config(Wish(model, corpus), device)
     assert config.checkpoint is not None
     length = config.length
-    shape = config.model.shape(length)
-    expected = config.encoding if as_ is None else posthoc_spec(config.encoding, as_, shape)
+    expected = config.encoding if as_ is None else spec_under(config, as_)
     least, most = min(WINDOW, length), length if expected == LEARNED else LONGEST_WINDOW
     # Unless it says otherwise, a server is to read what config.json promises.
     longest = read_length(target, length) if target else max(length, min(server.context or length, 2 * length, most))
@@ -394,7 +400,7 @@ def open_audit(
         raise UsageError(f"--target {target} is {longest} tokens, and must be between {least} and {most}{end}")
     words = audit_texts(config.corpus, config.tokenizer, length, longest)
     held = load_checkpoint(config, device)
-    auditor = Auditor(server, held, config.checkpoint.name, config.encoding, expected, words, longest)
+    auditor = Auditor(server, held, config, expected, words, longest)
     start = time.perf_counter()
     auditor.own(expected, words.windows[0])
     measured = time.perf_counter() - start

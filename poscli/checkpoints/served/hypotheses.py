@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from poscli.checkpoints.scalings import Options, grown_by_yarn
-from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, WINDOW
+from poscli.checkpoints.wanted import BASE, FACTOR, LINEAR, NOTHING, ROPE, scaled_rotation
 from poscli.encodings import get
-from poscli.specs.grammar import Leaf, parse
+from poscli.specs.grammar import Leaf
 
 FACTORS = (2.0, 3.0, 4.0, 8.0)  # of linear scaling and of YaRN
 THETAS = (1 / 50, 1 / 10, 1 / 3, 3.0, 10.0, 50.0)  # times that of the configuration
@@ -35,13 +35,10 @@ class Theory:
 def theories(expected: str, length: int) -> list[Theory]:
     """The mistakes that are looked for in a server which should compute the positions `expected`; none without rope.
 
-    They are of the layers without a window, if there are any, which are those that another spec would replace. `length`
-    is the trained length, to which YaRN refers where the spec names no other.
+    They are of the rotation that scalings are made for. `length` is the trained length, to which YaRN refers where the
+    spec names no other.
     """
-    layers = parse(expected).at(length).layers
-    reached = [layer for layer in layers if all(leaf.name != WINDOW for leaf in layer)] or layers
-    leaves = [leaf for layer in reached for leaf in layer]
-    leaf = next((leaf for leaf in leaves if "base" in get(leaf.name).options()), None)
+    leaf = scaled_rotation(expected, length)
     return [] if leaf is None else list(_theories(leaf, length))
 
 

@@ -198,7 +198,7 @@ def _continue_text(
     writer: Writer, prompt: str | None, as_: str | None, after: int | None, tokens: int, sampling: Sampling, json_: bool
 ) -> None:
     """Print a prompt and its continuation."""
-    from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+    from poscli.evaluation.posthoc import spec_under, with_encoding
     from poscli.model.generate import generate as stream
     from poscli.model.generate import repetitions
 
@@ -206,7 +206,7 @@ def _continue_text(
         prompt = PROMPT if after is None else ""
     config, model, coder = writer.config, writer.model, writer.coder
     begun = [*writer.opening, *_held_out(writer, after or 0), *writer.tokens_of(prompt)] or [coder.end]
-    spec = config.encoding if as_ is None else posthoc_spec(config.encoding, as_, model.shape)
+    spec = config.encoding if as_ is None else spec_under(config, as_)
     if spec != config.encoding:
         model = with_encoding(model, spec, config.encoding)
     shorter = "give a shorter --prompt" if after is None else "give a smaller --after"
