@@ -40,13 +40,14 @@ from poscli.equation import BLANKS, Encoding, Operands, Positions, Unsupported
 from poscli.equation.composed import Composed
 from poscli.equation.reference import relative_values, scores, weights
 from poscli.equation.shapes import BlankInputs
+from poscli.evaluation.measure import PASS_TOKENS
 from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
 from poscli.statistics.intervals import ratio_interval, ratio_of_means
 from poscli.system.memory import is_out_of_memory
 from poscli.verify.noise import rounding
 from poscli.why.crowd import crowd_engine, refuses
-from poscli.why.sample import PASS_TOKENS, Sample
+from poscli.why.sample import Sample
 
 BASE, FULL = "base", "full"
 SMALLEST_HARM = 0.01  # nats per token; a smaller one is not explained

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from poscli.evaluation.losses import NLL
-from poscli.evaluation.measure import score
+from poscli.evaluation.measure import PASS_TOKENS, score
 from poscli.evaluation.recall import gain_numbers, octaves
 from poscli.model.cache import LayerCache
 from poscli.model.language_model import LanguageModel
@@ -42,7 +42,7 @@ from poscli.runs.run import Run
 from poscli.statistics.intervals import mean_interval
 from poscli.system.errors import UsageError
 from poscli.tasks import Spans
-from poscli.why.sample import PASS_TOKENS, Sample, few
+from poscli.why.sample import Sample, few
 
 TOLERANCE = 0.01 * math.log(2)  # nats per token, 0.01 bits: a window this near to the best is as good
 
@@ -282,19 +282,21 @@ def refuse_judge(judge: Run, run: Run, longest: int) -> None:
         raise UsageError(
             f"the judge {judge.id} was trained on another text or tokenizer than {run.id}; train one on it"
         )
-    _refuse_short(judge.config.length, run.config.length)
-    _refuse_short_windows(longest, run.config.length)
+    least = GROWTH * run.config.length
+    if judge.config.length < least:
+        raise UsageError(
+            f"the judge was trained on windows of {judge.config.length} tokens; train one with --length {least}, "
+            f"{GROWTH} times the training length of the model that it judges"
+        )
+    if longest < least:
+        raise UsageError(
+            f"key tokens need windows of {least} tokens, {GROWTH} times the training length; give --max-len"
+        )
 
 
 def key_tokens(judge: LanguageModel, sample: Sample) -> NDArray[np.bool_]:
-    """Which scored tokens are key tokens, `[n, scored]`, by two passes of the judge.
-
-    UsageError if the judge was trained on windows below 8 L, or if the windows are shorter.
-    """
-    short, long = sample.train_length, GROWTH * sample.train_length
-    _refuse_short(judge.shape.length, short)
-    _refuse_short_windows(sample.length, short)
-    cropped, whole = sample.losses(judge, short), sample.losses(judge, long)
+    """Which scored tokens are key tokens, `[n, scored]`, by two passes of a judge that `refuse_judge` lets through."""
+    cropped, whole = (sample.losses(judge, times * sample.train_length) for times in (1, GROWTH))
     return (cropped - whole > FALL) & (whole < LOW) & sample.text.counts(sample.spans, sample.scored)
 
 
@@ -310,20 +312,3 @@ def key_token_rows(model: LanguageModel, sample: Sample, key: NDArray[np.bool_])
         too_few = f"{tokens} {kind} tokens are too few for a mean; at least {FEWEST_TOKENS} count"
         rows.append({"kind": kind} | row | {"reason": too_few if tokens < FEWEST_TOKENS else ""})
     return rows
-
-
-def _refuse_short_windows(longest: int, length: int) -> None:
-    """UsageError if no window of 8 L tokens is read."""
-    if longest < GROWTH * length:
-        raise UsageError(
-            f"key tokens need windows of {GROWTH * length} tokens, {GROWTH} times the training length; give --max-len"
-        )
-
-
-def _refuse_short(trained: int, length: int) -> None:
-    """UsageError if a judge was trained on windows of fewer tokens than 8 L."""
-    if trained < GROWTH * length:
-        raise UsageError(
-            f"the judge was trained on windows of {trained} tokens; train one with --length {GROWTH * length}, "
-            f"{GROWTH} times the training length of the model that it judges"
-        )

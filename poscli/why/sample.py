@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poscli.evaluation.losses import NLL
-from poscli.evaluation.measure import score
+from poscli.evaluation.measure import PASS_TOKENS, score
 from poscli.evaluation.protocol import largest_divisor, pieces
 from poscli.model.language_model import LanguageModel
 from poscli.tasks import HeldOut, Spans, Task
-
-PASS_TOKENS = 8192  # tokens in one forward pass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
