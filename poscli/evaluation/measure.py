@@ -61,7 +61,7 @@ class EvaluationSetup:
     task: Task
     settings: EvaluationSettings
     device: torch.device
-    _scores: dict[tuple[str, int], Scores] = field(default_factory=dict)
+    _scores: dict[tuple[str, int], Scores] = field(default_factory=dict, init=False)
 
     @cached_property
     def plan(self) -> Plan:
