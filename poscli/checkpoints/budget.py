@@ -186,7 +186,7 @@ def _of_inputs(setup: EvaluationSetup, inputs: int, stride: int = 0) -> Evaluati
     """The same evaluation on this many inputs, at the end of each of which `stride` tokens are scored; 0: as before."""
     stride = stride or setup.settings.stride
     settings = replace(setup.settings, tokens=inputs * stride, stride=stride)
-    return EvaluationSetup(setup.run, setup.task, settings, setup.device)
+    return replace(setup, settings=settings)
 
 
 def _best_first(entrants: Sequence[EvaluationSetup], losses: dict[str, float]) -> list[EvaluationSetup]:

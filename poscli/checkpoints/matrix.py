@@ -155,7 +155,7 @@ def specs_at(config: RunConfig, targets: Sequence[str], length: int) -> list[str
 def _needed(setup: EvaluationSetup, baselines: tuple[str, ...]) -> EvaluationSetup:
     """The part of an evaluation that the advice needs; `baselines` limit the attention of the model as it is."""
     settings = replace(setup.settings, only=PROTOCOL, baselines=() if setup.run.under_another else baselines)
-    return EvaluationSetup(setup.run, setup.task, settings, setup.device)
+    return replace(setup, settings=settings)
 
 
 def measured(matrix: Matrix) -> Tables:
