@@ -12,14 +12,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.optimize import minimize_scalar
 
 from poscli.checkpoints.matrix import Matrix
 from poscli.checkpoints.screening import ends, loaded_checkpoint
 from poscli.checkpoints.wanted import BASE, scaled_rotation
-from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import spec_under, with_encoding
 from poscli.model.held import held
 from poscli.system.errors import UsageError
@@ -45,55 +44,43 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     `until` is a time of `time.monotonic`. UsageError for a model without rope, DataError for a text that keeps no
     documents for choosing.
     """
-    base, octaves = _theta(matrix), math.log2(matrix.target / matrix.run.length)
-    tries = _Tries(matrix, until)
-    # Both may have to grow more than the inputs do: theta by twice the cube of that, at most, the factor by twice its
-    # square.
-    tries.best("theta", (0, 3 * octaves + 1), lambda power: f"rope(base={_short(base * 2**power)})")
-    factor = tries.best("factor", (0, 2 * octaves + 1), lambda power: f"yarn(factor={_short(2**power)})")
-    yarn = f"factor={_short(2**factor)}"
-    tries.best("attention", (0.8, 1.6), lambda value: f"yarn({yarn}, attention={_short(value)})")
-    if tries.found:
-        least = matrix.run.model_copy(update={"encoding": min(tries.found, key=lambda each: each.loss).spec})
-        tries.best("temperature", (0, 0.6), lambda value: spec_under(least, f"temper(c={_short(value)})"))
-    return tries.found
+    run, base, octaves = matrix.run, _theta(matrix), math.log2(matrix.target / matrix.run.length)
+    chooser = replace(matrix.work[0], task=matrix.work[0].task.tuning())
+    read, found = list(itertools.islice(ends(chooser), INPUTS)), list[Found]()
 
-
-class _Tries:
-    """Specs that are tried on the ends of the same few inputs."""
-
-    def __init__(self, matrix: Matrix, until: float) -> None:
-        own = matrix.work[0]
-        self.chooser = EvaluationSetup(own.run, own.task.tuning(), own.settings, own.device)
-        self.matrix, self.until, self.found = matrix, until, list[Found]()
-        self.ends = list(itertools.islice(ends(self.chooser), INPUTS))
-
-    def best(self, number: str, bounds: tuple[float, float], spec_of: Callable[[float], str]) -> float:
+    def best(number: str, bounds: tuple[float, float], spec_of: Callable[[float], str]) -> float:
         """The value between the bounds whose spec has the smallest loss, which is added to what is found.
 
         The middle of the bounds, and nothing is added, if the time is over.
         """
-        if time.monotonic() > self.until:
+        if time.monotonic() > until:
             return sum(bounds) / 2
         tried: dict[float, tuple[float, str]] = {}
         with Meter(f"search {number}", TRIES) as progress:
 
             def loss(value: float) -> float:
-                tried[value] = self._loss(spec_of(value))
+                spec = spec_under(run, spec_of(value))
+                model = with_encoding(loaded_checkpoint(chooser), spec, run.encoding)
+                tried[value] = statistics.fmean(end.loss(model) for end in read), spec
                 progress.advance(1, f"{spec_of(value)}: {tried[value][0]:.3f} bits per byte")
                 return tried[value][0]
 
             minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": TRIES})
         value = min(tried, key=lambda each: tried[each])
         least, spec = tried[value]
-        self.found.append(Found(number, spec, least))
+        found.append(Found(number, spec, least))
         return value
 
-    def _loss(self, target: str) -> tuple[float, str]:
-        run = self.matrix.run
-        spec = spec_under(run, target)
-        model = with_encoding(loaded_checkpoint(self.chooser), spec, run.encoding)
-        return statistics.fmean(end.loss(model) for end in self.ends), spec
+    # Both may have to grow more than the inputs do: theta by twice the cube of that, at most, the factor by twice its
+    # square.
+    best("theta", (0, 3 * octaves + 1), lambda power: f"rope(base={_short(base * 2**power)})")
+    factor = best("factor", (0, 2 * octaves + 1), lambda power: f"yarn(factor={_short(2**power)})")
+    yarn = f"factor={_short(2**factor)}"
+    best("attention", (0.8, 1.6), lambda value: f"yarn({yarn}, attention={_short(value)})")
+    if found:
+        least = run.model_copy(update={"encoding": min(found, key=lambda each: each.loss).spec})
+        best("temperature", (0, 0.6), lambda value: spec_under(least, f"temper(c={_short(value)})"))
+    return found
 
 
 def _theta(matrix: Matrix) -> float:
