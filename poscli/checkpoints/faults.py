@@ -9,43 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from poscli.checkpoints import fault_places as at
 from poscli.checkpoints.architecture import LOCAL, quantization_of
-from poscli.checkpoints.fault_places import (
-    EXACT_IN_BFLOAT16,
-    LONGEST_TRAINED,
-    LONGROPE,
-    MPT_BIAS,
-    NEED_FACTOR,
-    NESTED,
-    WITH_LAYER_TYPES,
-    WITH_WINDOW,
-    Column,
-    Places,
-    attention_factor_cancelled,
-    keys_of_another_model_type,
-    keys_of_another_scaling,
-    layer_list_too_long,
-    left_out_by_mpt,
-    length_raised,
-    longrope_without_effect,
-    misspelt_keys,
-    mscale_alone,
-    original_misplaced,
-    rotations_read_otherwise,
-    scalings,
-    scores_scaled_by_eager_only,
-    theta_unread,
-    theta_unread_by_neox,
-    tokenizer_longer,
-    two_scalings,
-    two_thetas,
-    two_types,
-    unknown_keys,
-    whole_checkpoint,
-    window_switched_off,
-    windows_read_otherwise,
-    windows_that_never_cut,
-)
 from poscli.checkpoints.readings import Readings
 from poscli.checkpoints.scalings import ORIGINAL
 
@@ -70,7 +35,7 @@ def version_4(model: Readings) -> bool:
     return model.stock.before(5)
 
 
-def types(*names: str) -> Column:
+def types(*names: str) -> at.Column:
     """Models of these types."""
     return lambda model: model.model_type in names
 
@@ -83,10 +48,10 @@ class Rule:
     """
 
     name: str
-    places: Callable[[Readings], Places]
+    places: Callable[[Readings], at.Places]
     wrong: str
     fix: str
-    read_by: Column = anyone  # whether this model type and version of transformers read what it is about
+    read_by: at.Column = anyone  # whether this model type and version of transformers read what it is about
     note: bool = False  # it is right, or may be meant so, and people stumble over it
 
 
@@ -104,65 +69,65 @@ FAULTS = (
     # Keys that nobody reads, because they are misspelt, belong to something else, or stand twice.
     Rule(
         "unknown-key",
-        unknown_keys,
+        at.unknown_keys,
         "{scaling.where} has the key {key!r}, which transformers does not read.",
         "{fix}",
     ),
     Rule(
         "key-of-another-scaling",
-        keys_of_another_scaling,
+        at.keys_of_another_scaling,
         "{scaling.where} has {key} {value!r}, which its type {scaling.kind} does not read.",
         "Remove it, or set rope_type to one that reads it: {readers}.",
     ),
     Rule(
         "misspelt-key",
-        misspelt_keys,
+        at.misspelt_keys,
         "config.json has the key {key!r}, which nothing reads.",
         "Correct it to {right!r}.",
     ),
     Rule(
         "key-of-another-model-type",
-        keys_of_another_model_type,
+        at.keys_of_another_model_type,
         "config.json has {key} {value!r}, which models of type {model.model_type} have no use for.",
         "Remove it, or use the key that {model.model_type} reads; {key} is read by {readers}.",
     ),
     Rule(
         "key-of-another-model-type",
-        whole_checkpoint(lambda model: LOCAL in model.layer_types and model.model_type not in WITH_LAYER_TYPES),
+        at.whole_checkpoint(lambda model: LOCAL in model.layer_types and model.model_type not in at.WITH_LAYER_TYPES),
         "config.json lists layer_types, which models of type {model.model_type} do not read: all layers are alike.",
-        f"Remove it; layer_types are read by {', '.join(sorted(WITH_LAYER_TYPES))}.",
+        f"Remove it; layer_types are read by {', '.join(sorted(at.WITH_LAYER_TYPES))}.",
     ),
     Rule(
         "theta-under-another-name",
-        theta_unread_by_neox,
+        at.theta_unread_by_neox,
         "config.json has rope_theta {theta!r}, and models of type gpt_neox read rotary_emb_base, here {read!r}.",
         "Write rotary_emb_base {theta!r} if the model was trained with it, and remove rope_theta if not.",
         read_by=types("gpt_neox"),
     ),
     Rule(
         "two-types",
-        two_types,
+        at.two_types,
         "{scaling.where} has type {old!r} and rope_type {new!r}: transformers 4 takes the first for most models, "
         "version 5 the second.",
         "Keep rope_type only, with the scaling that the model was trained with.",
     ),
     Rule(
         "two-scalings",
-        two_scalings,
+        at.two_scalings,
         "rope_scaling and rope_parameters of config.json differ in {what}; transformers reads rope_scaling.",
         "Keep one of the two: rope_scaling for transformers 4, rope_parameters for version 5.",
     ),
     # What the tokenizer lets through, and what the model was trained on.
     Rule(
         "tokenizer-shorter",
-        whole_checkpoint(lambda model: model.tokenizer_limit is not None and model.tokenizer_limit < model.length),
+        at.whole_checkpoint(lambda model: model.tokenizer_limit is not None and model.tokenizer_limit < model.length),
         "tokenizer_config.json has model_max_length {model.tokenizer_limit}, and the model reads {model.length} "
         "tokens: texts that are truncated to the tokenizer's length lose the rest.",
         "Set model_max_length to {model.length}.",
     ),
     Rule(
         "tokenizer-longer",
-        tokenizer_longer,
+        at.tokenizer_longer,
         "tokenizer_config.json has model_max_length {model.tokenizer_limit}, which is {ratio:.3g} times the "
         "{longest} tokens that config.json states.",
         "Set model_max_length to {longest}, or add the scaling that makes the model read {model.tokenizer_limit} "
@@ -170,22 +135,24 @@ FAULTS = (
     ),
     Rule(
         "quantised",
-        whole_checkpoint(lambda model: quantization_of(model.config), how=lambda model: quantization_of(model.config)),
+        at.whole_checkpoint(
+            lambda model: quantization_of(model.config), how=lambda model: quantization_of(model.config)
+        ),
         "The weights are quantised ({how}): poscli reads their positions here, and does not run them.",
         "To evaluate it, take the model that was quantised, or save it dequantised.",
         note=True,
     ),
     Rule(
         "length-implausible",
-        whole_checkpoint(lambda model: model.length > LONGEST_TRAINED),
+        at.whole_checkpoint(lambda model: model.length > at.LONGEST_TRAINED),
         f"config.json states a length of {{model.length}} tokens, and no model is known to be trained on more than "
-        f"{LONGEST_TRAINED}: it says nothing of where the model ends.",
+        f"{at.LONGEST_TRAINED}: it says nothing of where the model ends.",
         "Write the length of the training windows.",
     ),
     # What single model types do with attention in transformers, whatever config.json says.
     Rule(
         "scores-scaled-by-eager-attention-only",
-        scores_scaled_by_eager_only,
+        at.scores_scaled_by_eager_only,
         "config.json has {key} {value!r}, which the attention that {model.stock.name} takes by default does not read; "
         "its eager attention and version 5.4 do.",
         "Load the model with attn_implementation='eager', or install transformers 5.4.",
@@ -193,29 +160,29 @@ FAULTS = (
     ),
     Rule(
         "attention-of-mpt-left-out",
-        left_out_by_mpt,
+        at.left_out_by_mpt,
         "attn_config has {key} true, and transformers' model of type mpt {lost}.",
         "Run the checkpoint with the code that it was trained with.",
         read_by=types("mpt"),
     ),
     Rule(
         "alibi-all-the-same",
-        whole_checkpoint(lambda model: model.attn_config.get("alibi") is False),
+        at.whole_checkpoint(lambda model: model.attn_config.get("alibi") is False),
         "attn_config has alibi false, and transformers adds ALiBi to every model of type mpt.",
         "Run the checkpoint with the code that it was trained with; its positions are not those of transformers.",
         read_by=types("mpt"),
     ),
     Rule(
         "alibi-slopes-unread",
-        whole_checkpoint(lambda model: model.attn_config.get("alibi_bias_max", MPT_BIAS) != MPT_BIAS),
+        at.whole_checkpoint(lambda model: model.attn_config.get("alibi_bias_max", at.MPT_BIAS) != at.MPT_BIAS),
         "attn_config has alibi_bias_max {model.attn_config[alibi_bias_max]!r}, and transformers computes the slopes of "
-        f"ALiBi with {MPT_BIAS}.",
+        f"ALiBi with {at.MPT_BIAS}.",
         "Run the checkpoint with the code that it was trained with; its slopes are not those of transformers.",
         read_by=types("mpt"),
     ),
     Rule(
         "alibi-ends-at-length",
-        whole_checkpoint(lambda model: True),
+        at.whole_checkpoint(lambda model: True),
         "transformers reads no more than max_seq_len, {model.length} tokens, with a model of type mpt, though ALiBi "
         "has no end.",
         "Set max_seq_len to the length of your texts; no weight depends on it.",
@@ -224,19 +191,19 @@ FAULTS = (
     ),
     Rule(
         "alibi-in-bfloat16",  # slope times position: bfloat16 holds 8 digits of a binary number
-        whole_checkpoint(
+        at.whole_checkpoint(
             lambda model: model.config.get("alibi"),
             step=lambda model: max(1, 2 ** ((model.length - 1).bit_length() - 8)),
         ),
         "transformers computes the ALiBi of models of type falcon in bfloat16, where positions from "
-        f"{EXACT_IN_BFLOAT16} on are rounded: at {{model.length}} to multiples of {{step}}.",
+        f"{at.EXACT_IN_BFLOAT16} on are rounded: at {{model.length}} to multiples of {{step}}.",
         "Nothing, if the model was trained so; distances are as coarse as that in long texts.",
         read_by=types("falcon"),
         note=True,
     ),
     Rule(
         "alibi-twice-in-eager-attention",
-        whole_checkpoint(lambda model: model.config.get("alibi")),
+        at.whole_checkpoint(lambda model: model.config.get("alibi")),
         "The eager attention of transformers, 4.57 to 5.23 at least, adds the ALiBi of models of type falcon twice; "
         "the default (sdpa) adds it once.",
         "Keep the default, and do not ask for output_attentions, which takes the other.",
@@ -246,13 +213,13 @@ FAULTS = (
     # The installed transformers computes other positions than config.json states.
     Rule(
         "refused",
-        whole_checkpoint(lambda model: model.stock.refusal),
+        at.whole_checkpoint(lambda model: model.stock.refusal),
         "{model.stock.name} makes no model of this config.json: {model.stock.refusal}.",
         "Mend what it names, or install the version that wrote the file: pip install 'transformers=={model.writer}'.",
     ),
     Rule(
         "rope-parameters-unread",
-        whole_checkpoint(lambda model: model.config.get("rope_parameters") and rotations_read_otherwise(model)),
+        at.whole_checkpoint(lambda model: model.config.get("rope_parameters") and at.rotations_read_otherwise(model)),
         "config.json has theta and scaling in rope_parameters, a key of transformers 5, and {model.stock.name} does "
         "not read it.",
         "Install transformers 5, or write rope_theta and rope_scaling beside it, as version 4 reads them.",
@@ -260,40 +227,40 @@ FAULTS = (
     ),
     Rule(
         "theta-unread",
-        theta_unread,
+        at.theta_unread,
         "rope_scaling has rope_theta {scaling.theta:g}, which {model.stock.name} does not read there: it takes {read}.",
         "Write rope_theta {scaling.theta:g} at the top of config.json.",
         read_by=version_4,
     ),
     Rule(
         "two-thetas",
-        two_thetas,
+        at.two_thetas,
         "config.json has rope_theta {top:g} and, in {scaling.where}, rope_theta {scaling.theta:g}: transformers 4 "
         "takes the first, version 5 the second.",
         "Keep the theta that the model was trained with.",
     ),
     Rule(
         "original-misplaced",
-        original_misplaced,
+        at.original_misplaced,
         "{there}, which {model.stock.name} reads only {read} for this scaling.",
         "{fix}",
         read_by=version_4,
     ),
     Rule(
         "rotations-read-otherwise",
-        rotations_read_otherwise,
+        at.rotations_read_otherwise,
         "{model.stock.name} reads the rotations of layers {layers} otherwise: {difference}.",
         "Mend the key that another fault names; if there is none, report it with this config.json.",
     ),
     Rule(
         "windows-read-otherwise",
-        windows_read_otherwise,
+        at.windows_read_otherwise,
         "config.json states {stated} for layers {layers}, and {model.stock.name} gives them {read}.",
         "Compare layer_types, sliding_window and use_sliding_window with those of the model it was made from.",
     ),
     Rule(
         "layers-read-otherwise",
-        whole_checkpoint(
+        at.whole_checkpoint(
             lambda model: not model.stock.refusal and len(model.layers) != len(model.stock.layers),
             stated=lambda model: len(model.layers),
             made=lambda model: len(model.stock.layers),
@@ -304,65 +271,65 @@ FAULTS = (
     # A scaling's own numbers change nothing, contradict each other, or are missing.
     Rule(
         "factor-one",
-        scalings(*NEED_FACTOR, where=lambda scaling: scaling.factor == 1),
+        at.scalings(*at.NEED_FACTOR, where=lambda scaling: scaling.factor == 1),
         "{scaling.where} has the scaling {scaling.kind} with factor 1, which changes nothing.",
         "Remove {scaling.where}, or give the factor by which texts are to be longer.",
     ),
     Rule(
         "longrope-without-effect",
-        longrope_without_effect,
+        at.longrope_without_effect,
         "short_factor and long_factor of {scaling.where} {lists}.",
         "Take both lists from the config.json of the model that was trained with them.",
     ),
     Rule(
         "attention-factor-cancelled",
-        attention_factor_cancelled,
+        at.attention_factor_cancelled,
         "{scaling.where} has {keys}, which cancels YaRN's factor on cos and sin.",
         "Remove it, so that the factor is 0.1 ln(factor) + 1, unless the model was trained without it.",
     ),
     Rule(
         "mscale-alone",
-        mscale_alone,
+        at.mscale_alone,
         "{scaling.where} has {alone} alone, which transformers reads only together with {other}.",
         "Give both, or attention_factor, or neither.",
     ),
     Rule(
         "original-missing",
-        scalings("yarn", "llama3", *LONGROPE, where=lambda scaling: scaling.original is None),
+        at.scalings("yarn", "llama3", *at.LONGROPE, where=lambda scaling: scaling.original is None),
         f"{{scaling.where}} has the scaling {{scaling.kind}} without {ORIGINAL}: transformers takes the stated length, "
         "{model.length}, for the length before the scaling.",
         f"Write {ORIGINAL} with the length that the model was trained on before the scaling.",
     ),
     Rule(
         "factor-contradicts-length",
-        scalings("yarn", *LONGROPE, where=lambda scaling: scaling.contradicts_length),
+        at.scalings("yarn", *at.LONGROPE, where=lambda scaling: scaling.contradicts_length),
         "{scaling.where} scales {scaling.original:g} tokens by {scaling.factor:g}, which makes {scaling.reach:g}, and "
         "config.json states a length of {model.length}.",
         "Set factor to {scaling.growth:g}, or the length to {scaling.reach:g}.",
     ),
     Rule(
         "length-raised-without-scaling",
-        length_raised,
+        at.length_raised,
         f"config.json states {{model.length}} tokens and {ORIGINAL} {{original:g}}, and no scaling of rope.",
         "Add the scaling that the model was trained with, or set the length to {original:g}.",
     ),
     Rule(
         "length-not-raised",
-        scalings("llama3", where=lambda scaling: scaling.original == scaling.length),
+        at.scalings("llama3", where=lambda scaling: scaling.original == scaling.length),
         f"{{scaling.where}} has {ORIGINAL} {{model.length}}, which is the stated length too, so that the scaling "
         "{scaling.kind} stretches a length nobody uses.",
         "Raise max_position_embeddings to the length after the scaling.",
     ),
     Rule(
         "length-not-raised",
-        scalings(*LONGROPE, where=lambda scaling: scaling.original == scaling.length),
+        at.scalings(*at.LONGROPE, where=lambda scaling: scaling.original == scaling.length),
         f"{{scaling.where}} has {ORIGINAL} {{model.length}}, which is the stated length too, so that the scaling "
         "{scaling.kind} never leaves its short factors.",
         "Raise max_position_embeddings to the length after the scaling.",
     ),
     Rule(
         "length-not-raised-for-yarn",  # as Qwen's pages ask for it; programs that read the length alone stop early
-        scalings("yarn", where=lambda scaling: scaling.original == scaling.length and (scaling.factor or 1) > 1),
+        at.scalings("yarn", where=lambda scaling: scaling.original == scaling.length and (scaling.factor or 1) > 1),
         "{scaling.where} scales {model.length} tokens by {scaling.factor:g}, and max_position_embeddings is still "
         "{model.length}.",
         "Nothing for transformers; set it to {scaling.reach:g} for programs that stop at it.",
@@ -370,7 +337,7 @@ FAULTS = (
     ),
     Rule(
         "dynamic-keeps-state",  # until a text comes that is shorter than the trained length
-        scalings("dynamic"),
+        at.scalings("dynamic"),
         "{scaling.where} has the scaling dynamic, which changes nothing up to {model.length} tokens; beyond, "
         "transformers keeps the frequencies of the longest text so far, so that a result depends on what was read "
         "before.",
@@ -378,18 +345,18 @@ FAULTS = (
     ),
     Rule(
         "local-layers-scaled",
-        scalings(where=lambda scaling: scaling.layer_type == LOCAL and scaling.kind != "default"),
+        at.scalings(where=lambda scaling: scaling.layer_type == LOCAL and scaling.kind != "default"),
         "{scaling.where} has the scaling {scaling.kind} on the layers with a window, which see no more tokens than "
         "before.",
         "Set rope_type of {scaling.where} to default; only the other layers are scaled.",
     ),
     Rule(
         "parameters-of-no-layer",
-        scalings(where=lambda scaling: scaling.layer_type),
+        at.scalings(where=lambda scaling: scaling.layer_type),
         "config.json has {scaling.where}, which nothing reads: models of type {model.model_type} have one set of "
         "parameters for all layers.",
         "Move the parameters to where the layers are, or remove them.",
-        read_by=lambda model: model.model_type not in NESTED,
+        read_by=lambda model: model.model_type not in at.NESTED,
     ),
     Rule(
         "parameters-of-no-layer",
@@ -398,11 +365,11 @@ FAULTS = (
         ],
         "config.json has {scaling.where}, which nothing reads: no layer is of type {scaling.layer_type}.",
         "Move the parameters to where the layers are, or remove them.",
-        read_by=lambda model: model.model_type in NESTED and model.layer_types,
+        read_by=lambda model: model.model_type in at.NESTED and model.layer_types,
     ),
     Rule(
         "scaling-without-rotations",
-        scalings(where=lambda scaling: scaling.kind != "default"),
+        at.scalings(where=lambda scaling: scaling.kind != "default"),
         "{scaling.where} has the scaling {scaling.kind}, and no layer of this model has rotations.",
         "Remove {scaling.where}: it changes nothing.",
         read_by=lambda model: not model.rotates,
@@ -410,7 +377,7 @@ FAULTS = (
     # Windows, and lists with an entry for each layer.
     Rule(
         "window-never-cuts",
-        windows_that_never_cut,
+        at.windows_that_never_cut,
         "The window of layers {layers} has {window} tokens and the longest text {model.length}, so that it never cuts "
         "anything off.",
         "Nothing; the layers see the whole text.",
@@ -418,16 +385,16 @@ FAULTS = (
     ),
     Rule(
         "window-switched-off",
-        window_switched_off,
+        at.window_switched_off,
         "config.json has sliding_window {window}, which is switched off: use_sliding_window is {model.window_switch!r} "
         "and max_window_layers {first!r}.",
         "Nothing, if the model was trained so; set use_sliding_window to true if not.",
-        read_by=types(*WITH_WINDOW),
+        read_by=types(*at.WITH_WINDOW),
         note=True,
     ),
     Rule(
         "window-missing",
-        whole_checkpoint(
+        at.whole_checkpoint(
             lambda model: LOCAL in model.layer_types and not model.windowed,
             window=lambda model: model.config.get("sliding_window"),
             count=lambda model: model.layer_types.count(LOCAL),
@@ -435,11 +402,11 @@ FAULTS = (
         f"layer_types lists {{count}} layers of type {LOCAL}, and there is no window: sliding_window is {{window!r}} "
         "and use_sliding_window {model.window_switch!r}.",
         "Set both, or list full_attention for all layers.",
-        read_by=types(*WITH_LAYER_TYPES),
+        read_by=types(*at.WITH_LAYER_TYPES),
     ),
     Rule(
         "layer-list-too-long",
-        layer_list_too_long,
+        at.layer_list_too_long,
         "no_rope_layers has {entries} entries for {layers} layers; the last {unread} are not read.",
         "Make it as long as the model, and check that its entries are those of the layers that are left.",
     ),
