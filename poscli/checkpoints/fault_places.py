@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 
-from poscli.checkpoints.readings import FAR, ROUNDING, Readings, Scaling, Turns, ranges
+from poscli.checkpoints.architecture import KINDS, RotaryKind, everywhere, where_used, without_window
+from poscli.checkpoints.readings import FAR, Readings, Scaling, ranges
 from poscli.checkpoints.scalings import ORIGINAL, SCALINGS
 
 NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own
@@ -33,12 +34,12 @@ READ: dict[str, set[str]] = {
 }
 KNOWN = EVERYWHERE.union(*READ.values())
 
-WITH_LAYER_TYPES = {
-    "qwen2", "qwen3", "qwen2_moe", "gemma3_text", "smollm3", "cohere2", "exaone4", "olmo3", "gpt_oss", "dots1",
-    "ministral",
-}  # fmt: skip
-WITH_WINDOW = {"mistral", "phi3", "starcoder2", "mixtral", "qwen3_moe"} | WITH_LAYER_TYPES
-NESTED = {"gemma3_text", "olmo3"}  # model types with parameters of rope for each type of layer
+# Model types whose layers may have a window, those of them that read `layer_types`, and those with a rope for each type
+# of layer.
+TYPES = {name: kind.types for name, kind in KINDS.items() if isinstance(kind, RotaryKind)}
+WITH_WINDOW = {name for name, types in TYPES.items() if types is not without_window}
+WITH_LAYER_TYPES = {name for name in WITH_WINDOW if TYPES[name] not in (everywhere, where_used)}
+NESTED = {name for name, kind in KINDS.items() if kind.ropes_by_type}
 # Keys at the top of config.json, and the model types that read them; rope_theta is read by all others with rotations.
 READERS: dict[str, set[str]] = {
     "rotary_emb_base": {"gpt_neox"},
@@ -132,28 +133,13 @@ def rotations_read_otherwise(model: Readings) -> Places:
     """Groups of layers, and in words where the two readings part: in short texts, or only in long ones."""
     by_difference: dict[str, list[int]] = {}
     for n, (layer, stock) in enumerate(zip(model.layers, model.stock.layers, strict=False)):
-        stated = layer.measured
-        if stated.short.differs(stock.short):
-            by_difference.setdefault(_in_words(stated.short, stock.short), []).append(n)
-        elif stated.long.differs(stock.long):
-            words = f"in a text of {FAR * model.length} tokens, {_in_words(stated.long, stock.long)}"
+        stated, far = layer.measured, FAR * model.length
+        words = stated.short.difference(stock.short, model.length)
+        if not words and (words := stated.long.difference(stock.long, far)):
+            words = f"in a text of {far} tokens, {words}"
+        if words:
             by_difference.setdefault(words, []).append(n)
     return [{"difference": words, "layers": ranges(layers)} for words, layers in by_difference.items()]
-
-
-def _in_words(stated: Turns, stock: Turns) -> str:
-    """How the turns that transformers computes differ from those that config.json states."""
-    if len(stated.speeds) != len(stock.speeds):
-        return f"it turns {len(stock.speeds)} pairs of channels where config.json states {len(stated.speeds)}"
-    words = []
-    if stated.largest_error(stock) > ROUNDING:
-        ratios = [turned / pair for pair, turned in zip(stated.speeds, stock.speeds, strict=True) if pair]
-        furthest = max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
-        words.append(f"a pair of channels turns {furthest:.4g} times as fast as config.json states")
-    if stated.amplitude != stock.amplitude:
-        factor, of_config = f"{stock.amplitude:.4g}", f"{stated.amplitude:.4g}"
-        words.append(f"the factor on cos and sin is {factor} where config.json states {of_config}")
-    return " and ".join(words)
 
 
 def windows_read_otherwise(model: Readings) -> Places:

@@ -16,7 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture
+from poscli.checkpoints.architecture import (
+    LENGTH,
+    LOCAL,
+    Architecture,
+    RotaryKind,
+    Types,
+    everywhere,
+    from_max_window_layers,
+    where_used,
+)
 from poscli.checkpoints.gguf import SUFFIX
 from poscli.checkpoints.scalings import ORIGINAL, grown_by_longrope
 from poscli.checkpoints.values import Config
@@ -30,14 +39,11 @@ ONLY: ByModelType = {"phi3": ("default", "longrope")}
 ONLY_IN_4: ByModelType = {"olmo": ("default", "linear", "dynamic"), "olmo2": ("default", "linear", "dynamic")}
 # Model types whose configuration in version 4 wants exactly these keys of a scaling, besides its type.
 EXACT_IN_4: ByModelType = {"olmo": ("factor",), "olmo2": ("factor",), "phi3": ("short_factor", "long_factor")}
-# Model types with a window on all layers as soon as these keys say so.
-WINDOWS: dict[str, Keys] = {
-    "mistral": {},
-    "phi3": {},
-    "starcoder2": {},
-    "mixtral": {},
-    "qwen3_moe": {"use_sliding_window": True},
-    **{name: {"use_sliding_window": True, "max_window_layers": 0} for name in ("qwen2", "qwen3")},
+# What says which layers have a window, and the keys with which it says that all have it.
+WINDOWS: dict[Types, Keys] = {
+    everywhere: {},
+    where_used: {"use_sliding_window": True},
+    from_max_window_layers: {"use_sliding_window": True, "max_window_layers": 0},
 }
 GROUPED = "self-extend"
 IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
@@ -139,12 +145,12 @@ def window(wanted: Wanted) -> Keys:
     """The keys of a window on all layers, for a model type whose code has one."""
     if wanted.window is None:
         return {}
-    model_type = wanted.architecture.model_type
-    if model_type not in WINDOWS:
+    model_type, kind = wanted.architecture.model_type, wanted.architecture.kind
+    if not isinstance(kind, RotaryKind) or kind.types not in WINDOWS:
         raise Inexpressible(
             f"Models of type {model_type} have no key for a window: cut the input to its last {wanted.window} tokens."
         )
-    keys = WINDOWS[model_type] | {"sliding_window": wanted.window}
+    keys = WINDOWS[kind.types] | {"sliding_window": wanted.window}
     typed = "layer_types" in wanted.config or model_type.startswith("qwen")
     return keys | ({"layer_types": [LOCAL] * len(wanted.architecture.layers)} if typed else {})
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,13 @@ from poscli.checkpoints.checkpoint_model import (
     converted,
     quiet,
     relative_difference,
-    replaced,
     stock_logits,
     stock_model,
 )
-from poscli.checkpoints.readings import FAR, ROUNDING, Readings, Turns, attentions, ranges, rotation_of, turns_now
-from poscli.equation import Encoding, Positions
+from poscli.checkpoints.readings import FAR, ROUNDING, Readings, attentions, ranges, rotation_of, turns_now
 from poscli.specs import parse
 from poscli.system.errors import DataError
+from poscli.why.attribution import relocate
 
 TOKENS = 64  # of the passage, or half of the trained length if that is shorter
 TEXT = """\
@@ -103,10 +100,6 @@ class Probe:
     @property
     def faults(self) -> tuple[ProbeFinding, ...]:
         return tuple(finding for finding in self.findings if finding.fault)
-
-    def to_json(self) -> dict[str, Any]:
-        """The probe as one object of JSON."""
-        return asdict(self)
 
 
 def probe(folder: Path, subject: Readings, device: torch.device) -> Probe:
@@ -179,26 +172,13 @@ def _frequencies(stock: Any, subject: Readings) -> Iterator[ProbeFinding]:
         name, layer_type = rotation_of(stock, attention)
         if name and layer.measured.short.speeds:
             held = turns_now(stock.get_submodule(name), layer_type)
-            if layer.measured.short.differs(held):
-                wrong.setdefault(_off(layer.measured.short, held, subject.length), []).append(n)
+            if difference := layer.measured.short.difference(held, subject.length):
+                wrong.setdefault(difference, []).append(n)
     for difference, layers in wrong.items():
         said = f"The loaded model's frequencies of layers {ranges(layers)} are not those of config.json: {difference}."
         yield ProbeFinding("frequencies-differ", said, fault=True)
     if subject.rotates and not wrong:
         yield ProbeFinding("frequencies", f"The loaded model's frequencies are those of config.json, to {ROUNDING:g}.")
-
-
-def _off(stated: Turns, held: Turns, length: int) -> str:
-    if len(stated.speeds) != len(held.speeds):
-        return f"{len(held.speeds)} pairs turn in place of {len(stated.speeds)}"
-    said = []
-    if stated.largest_error(held) > ROUNDING:
-        worst = max(abs(theirs - ours) * length for ours, theirs in zip(stated.speeds, held.speeds, strict=True))
-        off = f"so that angles are off by {worst:.3g} radians at {length}"
-        said.append(f"they differ by up to {stated.largest_error(held):.2%}, {off}")
-    if stated.amplitude != held.amplitude:
-        said.append(f"cos and sin are multiplied by {held.amplitude:.4g} in place of {stated.amplitude:.4g}")
-    return ", and ".join(said)
 
 
 def _shifts(subject: Readings, at: Mapping[int, Tensor], dtype: torch.dtype, ids_BT: Tensor) -> Iterator[ProbeFinding]:
@@ -265,23 +245,7 @@ def _stock_logits(stock: Any, ids_BT: Tensor, start: int) -> Tensor:
 
 
 def _own_logits(model: CheckpointModel, ids_BT: Tensor, start: int) -> Tensor:
-    with _shifted(model.encodings, start):
-        return model(ids_BT)[0].double()
-
-
-@contextmanager
-def _shifted(encodings: tuple[Encoding, ...], start: int) -> Iterator[None]:
-    """Let the encodings see a text's first token at position `start`."""
-    with ExitStack() as stack:
-        for encoding in {id(each): each for each in encodings}.values():
-            located = partial(_located, encoding.locate, start)
-            stack.enter_context(replaced(encoding, "locate", located))
-        yield
-
-
-def _located(locate: Any, start: int, tokens: int, device: torch.device, columns: int | None = None) -> Positions:
-    positions = locate(tokens, device, columns)
-    return Positions(pos=positions.pos + start, step=positions.step)
+    return relocate(model, lambda index: index + start)(ids_BT)[0].double()
 
 
 def _loss(logits_TV: Tensor, ids_BT: Tensor) -> float:

@@ -41,17 +41,23 @@ class Turns:
     speeds: tuple[float, ...]  # radians per token of each pair of channels; none without rotations
     amplitude: float = 1.0  # the factor on cos and sin
 
-    def differs(self, other: Turns) -> bool:
-        """Whether the two turn at other speeds or by another factor, beyond the rounding of float32."""
-        if len(self.speeds) != len(other.speeds) or abs(self.amplitude - other.amplitude) > ROUNDING * self.amplitude:
-            return True
-        return self.largest_error(other) > ROUNDING
-
-    def largest_error(self, other: Turns) -> float:
-        """The largest difference between the two speeds of a pair, relative to this one's."""
-        pairs = zip(self.speeds, other.speeds, strict=True)
-        errors = (abs(theirs / speed - 1) if speed else float(theirs != 0) for speed, theirs in pairs)
-        return max(errors, default=0.0)
+    def difference(self, other: Turns, length: int) -> str:
+        """How `other` turns where these are stated, in words and in a text of this many tokens; "" within rounding."""
+        if len(self.speeds) != len(other.speeds):
+            return f"{len(other.speeds)} pairs of channels turn where config.json states {len(self.speeds)}"
+        words, pairs = [], list(zip(self.speeds, other.speeds, strict=True))
+        if any(abs(turned - pair) > ROUNDING * pair for pair, turned in pairs):
+            furthest = max(
+                (turned / pair for pair, turned in pairs if pair), key=lambda ratio: abs(ratio - 1), default=1
+            )
+            radians = length * max(abs(turned - pair) for pair, turned in pairs)
+            words.append(
+                f"a pair of channels turns {furthest:.4g} times as fast as config.json states, so that angles are off "
+                f"by up to {radians:.3g} radians at {length}"
+            )
+        if abs(self.amplitude - other.amplitude) > ROUNDING * self.amplitude:
+            words.append(f"cos and sin are multiplied by {other.amplitude:.4g} in place of {self.amplitude:.4g}")
+        return ", and ".join(words)
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ def test_dynamic_scaling_is_compared_in_a_text_of_four_lengths(tmp_path: Path) -
 @pytest.mark.parametrize(("factor", "differs"), [(1 + 1e-7, False), (1 - 1e-4, True), (1 + 1e-4, True)])
 def test_speeds_are_compared_beyond_rounding(factor: float, differs: bool) -> None:
     turns = Turns((1.0, 0.1, 0.01))
-    assert turns.differs(Turns((1.0, 0.1, 0.01 * factor))) is differs
-    assert turns.differs(Turns((1.0, 0.1, 0.01), amplitude=factor)) is differs
-    assert turns.differs(Turns((1.0, 0.1)))
+    assert bool(turns.difference(Turns((1.0, 0.1, 0.01 * factor)), 64)) is differs
+    assert bool(turns.difference(Turns((1.0, 0.1, 0.01), amplitude=factor), 64)) is differs
+    assert turns.difference(Turns((1.0, 0.1)), 64)
 
 
 NOTED = {

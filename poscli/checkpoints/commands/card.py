@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +57,7 @@ def card(
         if why := unaffordable(size, where):
             raise UsageError(f"{source.spec} {why}; leave out --probe, or use a larger machine")
         probed = probe_checkpoint(source.folder, subject, where)
-    document = {"model": source.spec} | facts.to_json() | {"probe": probed and probed.to_json()}
+    document = {"model": source.spec} | facts.to_json() | {"probe": probed and asdict(probed)}
     emit(json_, document, lambda: _show(source.spec, facts, probed))
     if facts.grave or (probed and probed.faults):
         raise typer.Exit(FAILED)
