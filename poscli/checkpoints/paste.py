@@ -13,7 +13,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poscli.checkpoints.architecture import (
@@ -71,10 +71,6 @@ class Snippet:
     notes: tuple[str, ...] = ()
     reason: str = ""
     keys: Mapping[str, Any] = field(default_factory=dict)  # of config.json, where the text consists of them
-
-    def record(self) -> dict[str, Any]:
-        """The snippet for a JSON document."""
-        return asdict(self)
 
 
 # What a program needs, what it loads the model by, and the commit of a repository of the hub, else "".

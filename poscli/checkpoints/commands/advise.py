@@ -103,10 +103,10 @@ def advise(
     advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.name, asked.target)
     advice = replace(advice, unfollowed=len(left_out))
     pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
-    document = {"answer": answer(advice), **advice.record(), "paste": [each.record() for each in pasted]}
+    document = {"answer": answer(advice), **advice.record(), "paste": [asdict(each) for each in pasted]}
     document |= {"left_out": [asdict(each) for each in left_out], "search": [asdict(each) for each in found]}
     if other is not None:
-        document["instead"] = {"spec": other.spec, "paste": [each.record() for each in others]}
+        document["instead"] = {"spec": other.spec, "paste": [asdict(each) for each in others]}
 
     def show() -> None:
         for each in found:

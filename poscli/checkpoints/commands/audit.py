@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -70,7 +71,7 @@ def audit_server(
     auditor, seconds = open_audit(url, model, as_=as_, target=target, served=served, corpus=corpus, device_name=device)
     plan.confirm(seconds, "--target", yes=yes)
     audit = audited(auditor)
-    emit(json_, audit.to_json(), lambda: _show(audit))
+    emit(json_, asdict(audit), lambda: _show(audit))
     if audit.faults:
         raise typer.Exit(FAILED)
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -88,10 +87,6 @@ class Audit:
     breaks: int | None  # tokens from which the passage's loss is higher, None if it is nowhere
     readings: tuple[LongRead, ...]
     faults: tuple[ServerFault, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The audit as one object of JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
