@@ -6,7 +6,7 @@ from pathlib import Path
 
 from poscli.api.arguments import checked
 from poscli.checkpoints import CORPUS
-from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
+from poscli.checkpoints.models import checkpoint_at, checkpoint_run
 from poscli.model.load import keep
 from poscli.runs.run import Run
 from poscli.system.device import device_of
@@ -33,6 +33,6 @@ def checkpoint(
     which are read from where they are.
     """
     where = device_of(device)
-    config, rows = checkpoint_config(Wish(str(model), corpus, length, precision, task), where)
-    run, _ = checkpoint_run(config, rows, Path(out) / "runs", where)
+    read = checkpoint_at(str(model), where, corpus=corpus, length=length, precision=precision, task=task)
+    run, _ = checkpoint_run(read, Path(out) / "runs", where)
     return keep(run, where)

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-from poscli.checkpoints.architecture import Architecture, architecture
-from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
+from poscli.checkpoints.models import ReadCheckpoint, checkpoint_at, checkpoint_run
 from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.request import AdviceRequest
-from poscli.checkpoints.source import config_in, find
 from poscli.checkpoints.wanted import FACTOR, fixed
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
@@ -40,12 +37,7 @@ STRIDES, MOST_SCORED = 8, 1024  # strides in the trained length; the most tokens
 class Matrix:
     """A checkpoint, the length that it is to read, and its evaluations, of which the first is of the model as it is."""
 
-    name: str  # in the results
-    model: str  # what programs load: a folder, a file of GGUF, or ORG/NAME
-    revision: str  # of ORG/NAME: the commit; else ""
-    config: dict[str, Any]  # the content of its config.json
-    architecture: Architecture
-    run: RunConfig
+    checkpoint: ReadCheckpoint
     target: int
     work: tuple[EvaluationSetup, ...]
 
@@ -89,16 +81,15 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
     `extrapolate` does, because a long input takes as long however few of its tokens are scored.
     """
     device = device_of(device_name)
-    run_config, rows = checkpoint_config(Wish(model, request.corpus, request.length, request.precision), device)
-    assert run_config.checkpoint is not None
-    length = run_config.length
+    read = checkpoint_at(model, device, corpus=request.corpus, length=request.length, precision=request.precision)
+    length = read.run.length
     longest = read_target(target, length)
     if request.lengths and request.lengths[-1] * length > longest:
         raise UsageError(
             f"--lengths {request.lengths[-1]:g} is above --target {target}, which is {longest / length:g} times the "
             "trained length; leave it out"
         )
-    specs = specs_at(run_config, request.as_ or [ALL], longest)
+    specs = specs_at(read.run, request.as_ or [ALL], longest)
     values = {
         "lengths": tuple(dict.fromkeys((1.0, *request.lengths, longest / length))),
         "tokens": request.tokens,
@@ -106,18 +97,11 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
         "baselines": request.baselines,
     }
     asked = validated(ExtrapolateRequest, values, "advise")
-    run, task = checkpoint_run(run_config, rows, runs, device)
-    source = find(run_config.checkpoint.source, config_only=True)
-    config = config_in(source.folder)
+    run, task = checkpoint_run(read, runs, device)
     return Matrix(
-        name=run_config.checkpoint.name,
-        model=source.spec.removeprefix("hf:").partition("@")[0] if source.revision else source.spec,
-        revision=source.revision,
-        config=config,
-        architecture=architecture(config, length),
-        run=run_config,
-        target=longest,
-        work=tuple(
+        read,
+        longest,
+        tuple(
             _needed(setup, tuple(request.baselines) if request.minutes else setup.settings.baselines)
             for each in (run, *(evaluated_as(run, spec) for spec in specs))
             for setup in setups_on(each, asked, device, open_task=lambda *names: task)
@@ -141,15 +125,10 @@ def specs_at(config: RunConfig, targets: Sequence[str], length: int) -> list[str
             found = [rescaled, *compatible_specs(rescaled, shape, one_rope=config.one_rope)]
             specs += [fixed(spec, shape.length, length, anew=True) for spec in found]
         else:
-            given = any(
-                key == FACTOR
-                for leaves in parse(target, defaults=True).layers
-                for leaf in leaves
-                for key, _ in leaf.options
-            )
+            given = any(key == FACTOR for leaves in parse(target).layers for leaf in leaves for key, _ in leaf.options)
             spec = str(check(spec_under(config if given else anew, target), shape))
             specs.append(fixed(spec, shape.length, length, anew=not given))
-    return [spec for spec in dict.fromkeys(specs) if spec != trained]
+    return [spec for spec in dict.fromkeys(str(parse(spec)) for spec in specs) if spec != trained]
 
 
 def _needed(setup: EvaluationSetup, baselines: tuple[str, ...]) -> EvaluationSetup:
@@ -172,18 +151,20 @@ def to_paste(
     The other one is the best for which a program has a key, among those whose gain counts; None if there is none or if
     none is needed. Without an advice there is nothing to paste.
     """
+    read, revision = matrix.checkpoint, matrix.checkpoint.source.revision
+    # What programs load: a folder, a file of GGUF, or ORG/NAME.
+    model = read.source.spec.removeprefix("hf:").partition("@")[0] if revision else read.source.spec
 
     def pasted(candidate: Candidate) -> list[Snippet]:
-        spec = candidate.spec or matrix.run.encoding
+        spec = candidate.spec or read.run.encoding
         if candidate.variant != FULL:
-            spec = spec_under(matrix.run, candidate.variant)
-        known = matrix.architecture, matrix.config
-        return snippets(matrix.model, *known, spec, matrix.target, runtimes, revision=matrix.revision)
+            spec = spec_under(read.run, candidate.variant)
+        return snippets(model, read.architecture, read.config, spec, matrix.target, runtimes, revision=revision)
 
     if advice.untrained:
         return [], None, []
     if advice.chosen is None:
-        return cropped(matrix.model, matrix.run.length, runtimes, revision=matrix.revision), None, []
+        return cropped(model, read.run.length, runtimes, revision=revision), None, []
     first = pasted(advice.chosen)
     if all(snippet.reason for snippet in first):
         for other in advice.candidates:

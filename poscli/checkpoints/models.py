@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from poscli.checkpoints import CORPUS, gguf
-from poscli.checkpoints.architecture import architecture, quantization_of
+from poscli.checkpoints.architecture import Architecture, architecture, quantization_of
 from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.source import FETCH, CheckpointSource, config_in, find
 from poscli.checkpoints.values import whole
 from poscli.checkpoints.wanted import has_one_rope
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import LONGEST_WINDOW, validated
+from poscli.data.corpus import SHORTEST_WINDOW
 from poscli.drawing.text import listed
 from poscli.model.held import once
 from poscli.model.language_model import LanguageModel
@@ -30,72 +31,83 @@ from poscli.tasks import TASKS, Task, open_task
 
 ASKED = ("needle", "facts", "repeat")  # tasks, in poscli/checkpoints/tasks.py
 OWN_TEXTS = ("text", "jsonl", "parquet")  # corpora that are a person's files, which nobody publishes on
-SHORTEST_WINDOW = 8  # tokens, as for poscli's own models
 
 # Number formats by their names in safetensors, and the one to compute in; half precision is slow on CPUs.
 FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a person says of a checkpoint: where it is, and what its configuration does not say or says wrongly."""
+class ReadCheckpoint:
+    """A checkpoint of which all has been read but the weights."""
 
-    model: str  # DIR or hf:ORG/NAME@REVISION
-    corpus: str = CORPUS
-    length: int | None = None  # tokens it was trained on; None: what config.json says
-    precision: str = "auto"  # auto: that of the weights
-    task: str = "language"
+    source: CheckpointSource
+    config: dict[str, Any]  # the content of its config.json
+    architecture: Architecture  # what that says
+    run: RunConfig  # of its evaluation
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        assert self.run.checkpoint is not None
+        return self.run.checkpoint.name
 
 
-def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]:
-    """The configuration of the run that evaluates a checkpoint, and the number of tokens that the model knows.
+def checkpoint_at(
+    model: str,
+    device: torch.device,
+    *,
+    corpus: str = CORPUS,
+    length: int | None = None,
+    precision: str = "auto",
+    task: str = "language",
+) -> ReadCheckpoint:
+    """Read a checkpoint, a folder, a file of GGUF or hf:ORG/NAME@REVISION, that is to be evaluated on a corpus.
 
-    The weights are not read, but for their headers.
-
-    UsageError, DataError or CorruptError for what is not a checkpoint that poscli can evaluate.
+    Of the weights only the headers are read. `length` are the tokens that it was trained on, where config.json says it
+    wrongly, and `precision` "auto" is that of the weights. UsageError, DataError or CorruptError for what is not a
+    checkpoint that poscli can evaluate.
     """
-    if not TASKS.get(wish.task).reads_text:
+    if not TASKS.get(task).reads_text:
         raise UsageError(
-            f"--task {wish.task} makes its own tokens, which a checkpoint does not know; {listed(ASKED)} ask in words"
+            f"--task {task} makes its own tokens, which a checkpoint does not know; {listed(ASKED)} ask in words"
         )
-    source = find(wish.model)
+    source = find(model)
     config = config_in(source.folder)
-    model = architecture(config, wish.length)
+    known = architecture(config, length)
     if how := quantization_of(config):
         raise UsageError(
             f"the weights of {source.spec} are quantised ({how}), which poscli does not run; take the model that was "
             "quantised, or save it dequantised. `poscli card` reads its positions"
         )
-    if not SHORTEST_WINDOW <= model.length <= LONGEST_WINDOW:
+    if not SHORTEST_WINDOW <= known.length <= LONGEST_WINDOW:
         allowed = f"poscli evaluates models of {SHORTEST_WINDOW} to {LONGEST_WINDOW}"
-        if wish.length is not None:
-            raise UsageError(f"the trained length {wish.length} was given for {source.spec}, and {allowed}; correct it")
+        if length is not None:
+            raise UsageError(f"the trained length {length} was given for {source.spec}, and {allowed}; correct it")
         raise UsageError(
-            f"config.json of {source.spec} says a length of {model.length} tokens, and {allowed}; "
+            f"config.json of {source.spec} says a length of {known.length} tokens, and {allowed}; "
             "`poscli extrapolate` takes the trained length as --length"
         )
     parameters, kind = _numbers(source)
-    precision = wish.precision
     if precision not in ("auto", *FORMATS.values()):
         raise UsageError(f"--precision {precision!r}: {near(precision, ['auto', *FORMATS.values()])}")
     if precision == "auto":
         precision = "float32" if kind == "float16" and device.type == "cpu" else kind
     if why := unaffordable(parameters * getattr(torch, precision).itemsize, device):
         raise UsageError(f"{source.spec} with {parameters:,} parameters in {precision} {why}; use a larger machine")
-    width = model.shape.width
-    sizes = {"layers": len(model.layers), "width": width, "heads": model.heads}
+    width = known.shape.width
+    sizes = {"layers": len(known.layers), "width": width, "heads": known.heads}
     sizes["mlp"] = whole(config, ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), mlp_width(width))
     name = Path(source.spec).name.removesuffix(gguf.SUFFIX)  # short, for tables
     if source.revision:
         name = source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1]
     values: dict[str, Any] = {
-        "encoding": str(parse(model.spec)),
-        "task": wish.task,
-        "corpus": f"whole:{wish.corpus}" if wish.corpus.partition(":")[0] in OWN_TEXTS else wish.corpus,
+        "encoding": str(parse(known.spec)),
+        "task": task,
+        "corpus": f"whole:{corpus}" if corpus.partition(":")[0] in OWN_TEXTS else corpus,
         "tokenizer": source.tokenizer,
-        "length": model.length,
+        "length": known.length,
         "batch": 1,
-        "tokens": model.length,
+        "tokens": known.length,
         "precision": precision,
         "model": validated(ModelConfig, sizes, "--model"),
         "checkpoint": CheckpointConfig(
@@ -103,17 +115,18 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
             source=source.spec,
             digest=source.digest,
             parameters=parameters,
-            one_rope=has_one_rope(model),
+            one_rope=has_one_rope(known),
         ),
     }
-    return validated(RunConfig, values, "--model"), model.vocab
+    return ReadCheckpoint(source, config, known, validated(RunConfig, values, "--model"))
 
 
-def checkpoint_run(config: RunConfig, rows: int, runs: Path, device: torch.device) -> tuple[Run, Task]:
+def checkpoint_run(read: ReadCheckpoint, runs: Path, device: torch.device) -> tuple[Run, Task]:
     """The run of a checkpoint, and the task with its text. Nothing is written but the cache of the text.
 
-    `rows` is the number of tokens that the model knows; DataError if its tokenizer has more.
+    DataError if its tokenizer has more tokens than the model knows.
     """
+    config, rows = read.run, read.architecture.vocab
     task = open_task(config.task, config.corpus, config.tokenizer)
     config = config.model_copy(update={"corpus": task.corpus})
     assert config.checkpoint is not None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from scipy.optimize import minimize_scalar
 
 from poscli.checkpoints.matrix import Matrix
+from poscli.checkpoints.models import ReadCheckpoint
 from poscli.checkpoints.screening import ends, loaded_checkpoint
 from poscli.checkpoints.wanted import BASE, scaled_rotation
 from poscli.evaluation.posthoc import spec_under, with_encoding
@@ -44,7 +45,8 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     `until` is a time of `time.monotonic`. UsageError for a model without rope, DataError for a text that keeps no
     documents for choosing.
     """
-    run, base, octaves = matrix.run, _theta(matrix), math.log2(matrix.target / matrix.run.length)
+    run, base = matrix.checkpoint.run, _theta(matrix.checkpoint)
+    octaves = math.log2(matrix.target / run.length)
     chooser = replace(matrix.work[0], task=matrix.work[0].task.tuning())
     read, found = list(itertools.islice(ends(chooser), INPUTS)), list[Found]()
 
@@ -83,11 +85,11 @@ def searched(matrix: Matrix, *, until: float = math.inf) -> list[Found]:
     return found
 
 
-def _theta(matrix: Matrix) -> float:
+def _theta(read: ReadCheckpoint) -> float:
     """Theta of the layers that scalings are made for; UsageError for a model that has none."""
-    leaf = scaled_rotation(matrix.run.encoding, matrix.run.length)
+    leaf = scaled_rotation(read.run.encoding, read.run.length)
     if leaf is None:
-        raise UsageError(f"--search looks for numbers of rope, and {matrix.name} has none; leave it out")
+        raise UsageError(f"--search looks for numbers of rope, and {read.name} has none; leave it out")
     return float(str(dict(leaf.options).get("base", BASE)))
 
 

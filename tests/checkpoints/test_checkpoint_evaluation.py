@@ -21,7 +21,7 @@ from several_ranks import on_ranks
 from poscli import api
 from poscli.checkpoints import matrix
 from poscli.checkpoints.matrix import read_target
-from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.models import checkpoint_at, load_checkpoint
 from poscli.checkpoints.request import AdviceRequest
 from poscli.runs.results import Tables
 from poscli.runs.run import list_runs
@@ -69,7 +69,7 @@ def test_summed_losses_are_those_of_a_plain_loop_over_windows(
 
 
 def test_windows_begin_with_the_token_that_opens_texts(place: Path) -> None:
-    config, _ = checkpoint_config(Wish(str(place / "llama"), corpus(place)), CPU)
+    config = checkpoint_at(str(place / "llama"), CPU, corpus=corpus(place)).run
     task = open_task(config.task, config.corpus, config.tokenizer)
     windows = task.text(LENGTH).windows(task.text(LENGTH).ends(16, LENGTH)[:3], LENGTH)
     assert (windows[:, 0] == 0).all()
@@ -135,7 +135,7 @@ def test_a_checkpoint_named_twice_is_evaluated_once_and_keeps_the_whole_name_of_
 
 def test_a_checkpoint_that_changed_since_is_noticed(place: Path, tmp_path: Path) -> None:
     folder = make("llama", tmp_path / "llama")
-    config, _ = checkpoint_config(Wish(str(folder), corpus(place)), CPU)
+    config = checkpoint_at(str(folder), CPU, corpus=corpus(place)).run
     changed = json.loads((folder / "config.json").read_text()) | {"rms_norm_eps": 0.5}
     (folder / "config.json").write_text(json.dumps(changed))
     with pytest.raises(CorruptError, match="has changed since"):

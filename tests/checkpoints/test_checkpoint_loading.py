@@ -7,6 +7,7 @@ import json
 import re
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import load_checked
-from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run, load_checkpoint
+from poscli.checkpoints.models import ReadCheckpoint, checkpoint_at, checkpoint_run, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
 from poscli.model.held import held
@@ -50,7 +51,7 @@ def llama(tmp_path: Path) -> Path:
 
 
 def config_of(folder: Path, corpus: str) -> RunConfig:
-    return checkpoint_config(Wish(str(folder), corpus), CPU)[0]
+    return checkpoint_at(str(folder), CPU, corpus=corpus).run
 
 
 def change_config(folder: Path, **changes: Any) -> None:
@@ -96,11 +97,15 @@ def test_what_does_not_fit_together_is_refused_and_leaves_no_run(
 
 
 def test_a_tokenizer_has_at_most_the_tokens_that_the_model_knows(llama: Path, corpus: str, tmp_path: Path) -> None:
-    config = config_of(llama, corpus)
-    _, task = checkpoint_run(config, 320, tmp_path, CPU)
-    checkpoint_run(config, task.vocab, tmp_path, CPU)
+    read = checkpoint_at(str(llama), CPU, corpus=corpus)
+    _, task = checkpoint_run(read, tmp_path, CPU)
+
+    def knowing(rows: int) -> ReadCheckpoint:
+        return replace(read, architecture=replace(read.architecture, vocab=rows))
+
+    checkpoint_run(knowing(task.vocab), tmp_path, CPU)
     with pytest.raises(DataError, match=f"has {task.vocab} tokens, and the model knows {task.vocab - 1}: they do not"):
-        checkpoint_run(config, task.vocab - 1, tmp_path, CPU)
+        checkpoint_run(knowing(task.vocab - 1), tmp_path, CPU)
     assert not (tmp_path / "runs").exists()
 
 

@@ -20,7 +20,7 @@ import torch
 from checkpoints import make
 from hub_stub import KINDS, REVISION, STAGES, Hub, assert_gives_up_soon, run_child
 
-from poscli.checkpoints.models import Wish, checkpoint_config
+from poscli.checkpoints.models import checkpoint_at
 from poscli.checkpoints.source import find
 from poscli.data.hub import HubModel
 from poscli.system.errors import UsageError
@@ -158,9 +158,7 @@ def test_of_a_repository_nothing_is_fetched_that_is_not_needed(
     assert found.weights == (() if config_only else ("model.safetensors",))
     assert found.digest == find(str(whole), config_only=config_only).digest
     if not config_only:
-        config, _ = checkpoint_config(Wish("hf:org/whole"), torch.device("cpu"))
-        assert config.checkpoint is not None
-        assert config.checkpoint.name == "whole"
+        assert checkpoint_at("hf:org/whole", torch.device("cpu")).name == "whole"
     (whole / "merges.txt").unlink()
 
 

@@ -16,7 +16,7 @@ from cli_runner import cli
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.models import checkpoint_at, load_checkpoint
 from poscli.checkpoints.source import find
 from poscli.data import tokenizers
 from poscli.system.errors import CORRUPT, DATA, USAGE
@@ -108,7 +108,7 @@ def test_a_file_has_the_logits_the_positions_and_the_tokens_of_the_checkpoint(fo
     text = "The keeper counted the ships.\nThey had not arrived, and the harbour was dark."
     found = {}
     for name in (folder, file, file.parent):
-        config, _ = checkpoint_config(Wish(str(name)), CPU)
+        config = checkpoint_at(str(name), CPU).run
         model = load_checkpoint(config, CPU)
         with torch.inference_mode():
             logits = torch.cat([part for _, part in model.logits_in_slices(torch.arange(60)[None])], dim=1)
@@ -118,7 +118,7 @@ def test_a_file_has_the_logits_the_positions_and_the_tokens_of_the_checkpoint(fo
         assert found[name][0] == encoding
         torch.testing.assert_close(found[name][1], logits, rtol=0, atol=1e-5 * float(logits.std()))
         assert list(found[name][2]) == list(tokens)
-    assert checkpoint_config(Wish(str(file)), CPU)[0].checkpoint.name == "tiny"
+    assert checkpoint_at(str(file), CPU).name == "tiny"
 
 
 def test_a_file_is_unpacked_once_and_its_card_needs_no_weights(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

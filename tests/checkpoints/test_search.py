@@ -102,14 +102,15 @@ def test_layers_with_one_rope_in_the_configuration_change_together(place: Path, 
     """Else no program could serve what was measured. Windows stay what they are."""
     make(family, place / family)
     opened = asked(place, family, "yarn(factor=64)", "rope-linear")
+    read = opened.checkpoint
     for setup in opened.work[1:]:
         spec = setup.run.config.encoding
-        for snippet in snippets("M", opened.architecture, opened.config, spec, opened.target):
+        for snippet in snippets("M", read.architecture, read.config, spec, opened.target):
             assert not snippet.reason or snippet.runtime == "llama.cpp", snippet.reason
         leaves = [leaf for layer in parse(spec).layers for leaf in layer]
         assert len({str(leaf) for leaf in leaves if leaf.name in ("yarn", "rope-linear")}) == 1
         assert {str(leaf) for leaf in leaves if leaf.name == "window"} == {
-            str(leaf) for layer in parse(opened.run.encoding).layers for leaf in layer if leaf.name == "window"
+            str(leaf) for layer in parse(read.run.encoding).layers for leaf in layer if leaf.name == "window"
         }
 
 
@@ -143,7 +144,9 @@ def test_a_model_without_rope_is_refused(place: Path) -> None:
 
 def test_a_commit_of_the_hub_is_pasted_with_the_last_tokens(place: Path) -> None:
     advice = Advice(model="M", target=128, train_length=64, candidates=(), chosen=None, documents=1, seeds=1)
-    of_hub = replace(asked(place), model="ORG/M", revision="0123abc")
+    read = asked(place)
+    source = replace(read.checkpoint.source, spec="hf:ORG/M@0123abc", revision="0123abc")
+    of_hub = replace(read, checkpoint=replace(read.checkpoint, source=source))
     (pasted,), _, _ = matrix.to_paste(of_hub, advice, ["transformers"])
     assert '"ORG/M", revision="0123abc"' in pasted.text
 

@@ -22,7 +22,7 @@ from published_configs import write
 from poscli.checkpoints import matrix
 from poscli.checkpoints.card import read_subject
 from poscli.checkpoints.checkpoint_model import quiet, stock_model
-from poscli.checkpoints.models import Wish, checkpoint_config
+from poscli.checkpoints.models import checkpoint_at
 from poscli.checkpoints.probe import passage, probe_model
 from poscli.checkpoints.source import CheckpointSource, find
 from poscli.runs.results import Tables
@@ -199,18 +199,19 @@ def test_runs_of_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sn
     for name, (keys, content, wish) in WISHES.items():
         files = {"config.json": json.dumps(keys).encode(), "model.safetensors": content, "tokenizer.json": b"{}"}
         folder = filled(tmp_path / name.replace(" ", "-"), files)
-        lines += [f"## {name}", masked(configured(Wish(str(folder), **wish)), folder)]
+        lines += [f"## {name}", masked(configured(folder, **wish), folder)]
     monkeypatch.setattr(memory, "free_memory", lambda _: 3000.0)
-    lines += ["## too large", masked(configured(Wish(str(tmp_path / "as-it-is"))), tmp_path)]
+    lines += ["## too large", masked(configured(tmp_path / "as-it-is"), tmp_path)]
     snapshot("\n".join(lines))
 
 
-def configured(wish: Wish) -> str:
+def configured(folder: Path, **wish: Any) -> str:
     """The configuration of a checkpoint's run and the tokens that the model knows, or the error."""
     try:
-        run, rows = checkpoint_config(wish, CPU)
+        read = checkpoint_at(str(folder), CPU, **wish)
     except PoscliError as error:
         return f"{type(error).__name__}: {error}"
+    run, rows = read.run, read.architecture.vocab
     assert run.checkpoint is not None
     known = run.checkpoint.model_dump(exclude={"digest"}, exclude_defaults=True)
     shape = run.model.model_dump(include={"layers", "width", "heads", "mlp"})

@@ -100,7 +100,7 @@ def advise(
         tables, left_out = spent.tables, spent.left_out
     else:
         tables = matrix.measured(asked)
-    advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.name, asked.target)
+    advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.checkpoint.name, asked.target)
     advice = replace(advice, unfollowed=len(left_out))
     pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
     document = {"answer": answer(advice), **advice.record(), "paste": [asdict(each) for each in pasted]}

@@ -77,7 +77,7 @@ class Checkpoints(OtherModels):
         self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
     ) -> list[EvaluationSetup]:
         from poscli.checkpoints.budget import fitting
-        from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
+        from poscli.checkpoints.models import checkpoint_at, checkpoint_run
         from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
         from poscli.workflows import setups_of
 
@@ -94,10 +94,10 @@ class Checkpoints(OtherModels):
         wishes = {name: value for name, value in options.items() if value}
         setups: list[EvaluationSetup] = []
         for model in self.model or ():
-            config, rows = checkpoint_config(Wish(model, **wishes), device)
-            refuse_recalibration(config, request)
-            posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
-            run, task = checkpoint_run(config, rows, runs, device)
+            read = checkpoint_at(model, device, **wishes)
+            refuse_recalibration(read.run, request)
+            posthoc_specs(read.run, request.as_, strict=True)  # refuses, before the corpus is made into tokens
+            run, task = checkpoint_run(read, runs, device)
             if any(run.folder == setup.run.folder for setup in setups):
                 continue  # it is named twice
             setups += setups_of([run], request, device, smoke=smoke, open_task=lambda *names, task=task: task)

@@ -54,23 +54,20 @@ class CheckpointWriter(OtherWriters):
         if self.chat and not prompt:
             raise UsageError("--chat puts a prompt into the model's chat template; give one with --prompt")
         from poscli.checkpoints import CORPUS
-        from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
-        from poscli.checkpoints.source import GENERATION, config_in, find
+        from poscli.checkpoints.models import checkpoint_at, load_checkpoint
+        from poscli.checkpoints.source import GENERATION
         from poscli.data.tokenizers import tokenizer
-        from poscli.model.held import held
 
-        config, _ = checkpoint_config(Wish(self.model, self.corpus or CORPUS), device)
-        assert config.checkpoint is not None
-        source = find(config.checkpoint.source)
+        read = checkpoint_at(self.model, device, corpus=self.corpus or CORPUS)
+        config, folder = read.run, read.source.folder
         coder, ends = tokenizer(config.tokenizer), set[int]()
-        for stated in (config_in(source.folder), _generation(source.folder / GENERATION)):
+        for stated in (read.config, _generation(folder / GENERATION)):
             end = stated.get("eos_token_id")
             ends |= {each for each in (end if isinstance(end, list) else [end]) if isinstance(each, int)}
         opening = () if self.chat or not coder.opens else (coder.end,)
-        tokens_of = _as_chat(source.folder) if self.chat else plainly(coder)
-        with held():
-            model = load_checkpoint(config, device)
-        return Writer(config.checkpoint.name, config, model, coder, opening, frozenset(ends or {coder.end}), tokens_of)
+        tokens_of = _as_chat(folder) if self.chat else plainly(coder)
+        model = load_checkpoint(config, device)
+        return Writer(read.name, config, model, coder, opening, frozenset(ends or {coder.end}), tokens_of)
 
 
 def _generation(file: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from scipy.stats import t, wilcoxon
 
 from poscli.checkpoints.matrix import read_length
-from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.models import checkpoint_at, load_checkpoint
 from poscli.checkpoints.served.endpoint import Server, TooLongError, connect
 from poscli.checkpoints.served.hypotheses import Theory, theories
 from poscli.config.run import RunConfig
@@ -383,7 +383,7 @@ def open_audit(
     """
     server = connect(url, served)
     device = device_of(device_name)
-    config, _ = checkpoint_config(Wish(model, corpus), device)
+    config = checkpoint_at(model, device, corpus=corpus).run
     assert config.checkpoint is not None
     length = config.length
     expected = config.encoding if as_ is None else spec_under(config, as_)
