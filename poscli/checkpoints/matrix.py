@@ -69,12 +69,14 @@ def read_target(text: str, train_length: int) -> int:
     return tokens
 
 
-def opened(model: str, target: str, request: AdviceRequest, *, device_name: str, runs: Path) -> Matrix:
+def opened(
+    model: str, target: str, request: AdviceRequest, *, device_name: str, runs: Path, found: Sequence[str] = ()
+) -> Matrix:
     """The checkpoint and the evaluations that are asked for. Nothing is written.
 
     `model` is DIR or hf:ORG/NAME@REVISION, and `target` the length of the inputs as `read_target` takes it. The factor
     of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and what it
-    costs on short ones must be measured with this factor.
+    costs on short ones must be measured with this factor. `found` are further specs, with all options.
 
     Only what the advice is made of is measured: one protocol, which scores the same tokens at every length, and the
     ways to limit attention for the model as it is alone. More tokens are scored at the end of each input than
@@ -89,7 +91,7 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
             f"--lengths {request.lengths[-1]:g} is above --target {target}, which is {longest / length:g} times the "
             "trained length; leave it out"
         )
-    specs = specs_at(read.run, request.as_ or [ALL], longest)
+    specs = dict.fromkeys([*specs_at(read.run, request.as_ or [ALL], longest), *found])
     values = {
         "lengths": tuple(dict.fromkeys((1.0, *request.lengths, longest / length))),
         "tokens": request.tokens,
@@ -103,7 +105,7 @@ def opened(model: str, target: str, request: AdviceRequest, *, device_name: str,
         longest,
         tuple(
             _needed(setup, tuple(request.baselines) if request.minutes else setup.settings.baselines)
-            for each in (run, *(evaluated_as(run, spec) for spec in specs))
+            for each in (run, *(evaluated_as(run, spec) for spec in specs if spec != read.run.encoding))
             for setup in setups_on(each, asked, device, open_task=lambda *names: task)
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from poscli.specs import parse
 OWN = 5000.0  # theta of the model
 
 
-def asked(place: Path, family: str = "llama", *specs: str) -> matrix.Matrix:
+def asked(place: Path, family: str = "llama", *specs: str, found: Sequence[str] = ()) -> matrix.Matrix:
     request = AdviceRequest.model_validate({"corpus": f"jsonl:{place / 'text.jsonl'}", "as": [*specs] or ["yarn"]})
-    return matrix.opened(str(place / family), "2x", request, device_name="cpu", runs=Path("runs"))
+    return matrix.opened(str(place / family), "2x", request, device_name="cpu", runs=Path("runs"), found=found)
 
 
 class PlantedEnd:
@@ -119,6 +120,7 @@ def test_an_option_that_is_given_stays_where_it_is_the_default(place: Path) -> N
     plain, scaled = (each.run.config.encoding for each in asked(place, "llama", "rope(base=10000)", "yarn").work[1:])
     assert plain == "rope"
     assert f"base={OWN}" in scaled
+    assert asked(place, "llama", "yarn", found=["rope"]).work[-1].run.config.encoding == "rope"
 
 
 def test_no_number_is_looked_for_when_the_time_is_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,6 @@ def advise(
     from poscli.checkpoints import budget, matrix
     from poscli.checkpoints.search import searched
     from poscli.estimate import evaluations
-    from poscli.evaluation.posthoc import ALL
     from poscli.report.advice import advice_on, answer, show_advice
     from poscli.statistics.comparison import LossTable
 
@@ -91,9 +90,8 @@ def advise(
     found: list[Found] = []
     if request.search:
         found = searched(asked, until=begun + 60 * SEARCH_SHARE * (request.minutes or math.inf))
-        named = [*(request.as_ or [ALL]), *(each.spec for each in found)]
-        wider = request.model_copy(update={"as_": list(dict.fromkeys(named))})
-        asked = matrix.opened(model, target, wider, device_name=device, runs=runs)
+        specs = [each.spec for each in found]
+        asked = matrix.opened(model, target, request, device_name=device, runs=runs, found=specs)
     left_out: tuple[budget.Dropped, ...] = ()
     if request.minutes is not None:
         spent = budget.within(asked, request.minutes, begun=begun)
