@@ -269,8 +269,8 @@ def run_exists(folder: Path) -> bool:
 
 def open_run(folder: Path) -> Run:
     """An existing run; CorruptError if its files do not belong to its name."""
-    _refuse_other_versions(folder)
     files = Sealed(folder, AGAIN)
+    _refuse_other_versions(files)
     env = files.read_object(ENV)
     try:
         config = RunConfig.model_validate(tomllib.loads(files.read(CONFIG).decode()))
@@ -309,17 +309,21 @@ def opened_runs(runs: Path) -> tuple[list[Run], dict[str, CorruptError]]:
     return [run for _, run in sorted(opened, key=lambda pair: pair[0])], damaged
 
 
-def _refuse_other_versions(folder: Path) -> None:
-    """Say it plainly if a folder was written by another version of poscli; versions below 3 had no manifest."""
+def _refuse_other_versions(files: Sealed) -> None:
+    """ForeignError if a folder was written by another version of poscli; versions below 3 had no manifest."""
+    folder = files.folder
     try:
         schema = json.loads((folder / ENV).read_bytes()).get("schema", 1)
     except (OSError, ValueError, AttributeError, RecursionError):
         return  # damaged: reading it through the manifest says so
-    if isinstance(schema, int) and schema != SCHEMA and (schema > SCHEMA or not (folder / MANIFEST).exists()):
-        raise ForeignError(
-            f"{folder} was made by another version of poscli (results of schema {schema}, this one has {SCHEMA}); "
-            "move it elsewhere, or train again"
-        )
+    if not isinstance(schema, int) or schema == SCHEMA:
+        return
+    if schema < SCHEMA and files.has(MANIFEST):
+        files.read(ENV)  # CorruptError if it is this number that is damaged
+    raise ForeignError(
+        f"{folder} was made by another version of poscli (results of schema {schema}, this one has {SCHEMA}); "
+        "move it elsewhere, or train again"
+    )
 
 
 def delete_run(folder: Path) -> None:

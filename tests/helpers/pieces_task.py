@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from poscli.config.run import ModelConfig, RunConfig
+from poscli.config.run import SCHEMA, ModelConfig, RunConfig
 from poscli.data import Split
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
@@ -97,6 +97,6 @@ def windows_of_pieces(task: Task | None = None, **changes: Any) -> Sample:
 def ended_run(folder: Path, task: Task, config: RunConfig, state: str = "complete", message: str = "") -> Run:
     """A run on disk whose training has ended."""
     corpus = {"fingerprint": task.fingerprint, "vocab": task.vocab, "tokenizer_fingerprint": "f1"}
-    run = create(folder / config.run_id(task.fingerprint), config, {"corpus": corpus, "parameters": 77, "schema": 4})
+    run = create(folder / config.run_id(task.fingerprint), config, {"corpus": corpus, "parameters": 77, "schema": SCHEMA})
     run.set_status(state, run.steps, message)
     return run

@@ -52,8 +52,16 @@ def test_a_sealed_folder_that_poscli_cannot_have_written_is_corrupt(
 
 
 def test_only_another_version_is_called_one(tmp_path: Path) -> None:
-    """Without its manifest, a folder of this version is damaged, and one of an older version had none."""
+    """Without its manifest, a folder of this version is damaged, and one of an older version may have had none."""
+    old = create(tmp_path / "old", RunConfig(encoding="alibi"), {"schema": SCHEMA - 1})
+    with pytest.raises(CorruptError, match="made by another version of poscli"):
+        open_run(old.folder)
     folder = a_run(tmp_path / "made").folder
+    whole = (folder / "env.json").read_text()
+    (folder / "env.json").write_text(whole.replace(f": {SCHEMA}", f": {SCHEMA - 1}"))
+    with pytest.raises(CorruptError, match="SHA-256 differs"):
+        open_run(folder)
+    (folder / "env.json").write_text(whole)
     (folder / "MANIFEST.json").unlink()
     with pytest.raises(CorruptError, match="SHA-256 differs"):
         open_run(folder)
