@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from poscli import specs
@@ -30,11 +31,7 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
     for id_ in ids:
         if not any(run.id.startswith(id_) for run in known):
             raise UsageError(f"there is no run {id_!r} in {runs}: {near(id_, [run.id for run in known])}")
-    trained_with = {run.config.encoding for run in known}  # these need not be loaded to be found
-    canonical = [text if text in trained_with else str(specs.parse(text)) for text in encodings]
-    for wanted in canonical:
-        if all(run.config.encoding != wanted for run in known):
-            raise UsageError(f"no run in {runs} has the encoding {wanted}: {near(wanted, trained_with)}")
+    canonical = trained_encodings(known, encodings, f"in {runs}")
     selected = [run for run in known if not ids or any(run.id.startswith(id_) for id_ in ids)]
     selected = [run for run in selected if not canonical or run.config.encoding in canonical]
     if not selected:
@@ -42,6 +39,19 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
             f"no run {' or '.join(ids)} in {runs} has the encoding {' or '.join(canonical)}; leave out one of the two"
         )
     return selected
+
+
+def trained_encodings(runs: Iterable[Run], encodings: Iterable[str], where: str) -> list[str]:
+    """The canonical specs of encodings; UsageError for one that none of the runs has, which are those `where` says.
+
+    An encoding that is named as a run has it is not loaded, because the file of a plugin may be gone.
+    """
+    trained_with = {run.config.encoding for run in runs}
+    canonical = [text if text in trained_with else str(specs.parse(text)) for text in encodings]
+    for wanted in canonical:
+        if wanted not in trained_with:
+            raise UsageError(f"no run {where} has the encoding {wanted}: {near(wanted, trained_with)}")
+    return canonical
 
 
 def newest_complete(runs: Path, id_: str = "", encoding: str = "") -> Run:

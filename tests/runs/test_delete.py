@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 from cli_runner import assert_refused, cli, document
 
+from poscli.config.run import SCHEMA, RunConfig
 from poscli.runs.lock import locked
-from poscli.runs.run import TRASH, delete_run, evaluated_as, list_runs
+from poscli.runs.run import TRASH, create, delete_run, evaluated_as, list_runs
 from poscli.system.errors import LockedError, PoscliError, UsageError
 
 
@@ -59,8 +60,8 @@ def test_a_terminal_is_asked_and_a_pipe_must_say_yes(runs: Path, monkeypatch: py
     for answer, names in (("n", ["alibi", "learned", "sinusoidal"]), ("y", ["learned", "sinusoidal"])):
         terminal = SimpleNamespace(isatty=lambda: True, readline=lambda answer=answer: f"{answer}\n")
         monkeypatch.setattr(sys, "stdin", terminal)
-        result = cli("rm", "alibi")
-        assert result.code == 0
+        result = cli("rm", "alibi", "--json")
+        assert (result.code, len(result.json)) == (0, answer == "y")
         assert "results/runs/alibi-" in result.err
         assert "Delete 1 run?" in result.err
         assert left(runs) == names
@@ -71,10 +72,21 @@ def test_what_names_no_run_is_refused(runs: Path) -> None:
         (("",), "RUN '' is empty"),
         (("..",), "there is no run '..'"),
         (("../..",), "there is no run '../..'"),
-        (("--enc", "rope"), "no run has the encoding rope;"),
+        (("--enc", "rope"), "no run in results/runs has the encoding rope: there are alibi,"),
+        (("--enc", "alibi", "--enc", "rope"), "no run in results/runs has the encoding rope: there are alibi,"),
+        (("learned", "--enc", "alibi"), "no run learned in results/runs has the encoding alibi: there is learned"),
         (("--enc", "rpoe"), "rpoe"),
     ):
         assert_refused(("rm", *arguments, "--yes"), 2, words)
+
+
+def test_runs_of_a_plugin_are_deleted_also_where_its_file_is_gone(here: Path) -> None:
+    config = RunConfig(encoding="gone.py:Mine")
+    env = {"schema": SCHEMA, "corpus": {"fingerprint": "0123456789abcdef"}}
+    folder = create(here / "results" / "runs" / config.run_id("0123456789abcdef"), config, env).folder
+    result = cli("rm", "--enc", "gone.py:Mine", "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert not folder.exists()
 
 
 def test_a_run_that_is_worked_on_is_refused(runs: Path) -> None:

@@ -38,7 +38,7 @@ def rm(
     folders = _selected(out_ / "runs", run or [], enc or [])
     if not (yes or _agreed(folders)):
         note("nothing deleted")
-        return
+        folders = []
     from poscli.runs.run import delete_run
 
     for number, folder in enumerate(folders):
@@ -49,7 +49,8 @@ def rm(
                 note(f"deleted {deleted}")
             raise
     rows = [{"run_id": folder.name, "folder": str(folder)} for folder in folders]
-    emit(json_, rows, lambda: out().print(*(f"deleted {folder}" for folder in folders), sep="\n", soft_wrap=True))
+    lines, end = [f"deleted {folder}" for folder in folders], "\n" if folders else ""
+    emit(json_, rows, lambda: out().print(*lines, sep="\n", end=end, soft_wrap=True))
 
 
 def _agreed(folders: list[Path]) -> bool:
@@ -76,21 +77,19 @@ def _selected(runs: Path, ids: list[str], encodings: list[str]) -> list[Path]:
         return any(name == id_ or (name.startswith(id_) and id_ not in names) for id_ in ids)
 
     chosen = [folder for folder in known if not ids or is_selected(folder.name)]
-    return _with_encoding(chosen, encodings) if encodings else chosen
+    return _with_encoding(chosen, encodings, f"{' or '.join(ids)} in {runs}".lstrip()) if encodings else chosen
 
 
-def _with_encoding(folders: list[Path], encodings: list[str]) -> list[Path]:
-    """Those of the folders whose run has one of these encodings; UsageError for none."""
-    from poscli import specs
+def _with_encoding(folders: list[Path], encodings: list[str], where: str) -> list[Path]:
+    """Those of the folders, which lie `where`, whose run has one of these encodings; UsageError if none has one."""
     from poscli.runs.run import open_run
+    from poscli.runs.select import trained_encodings
 
-    wanted, chosen = {str(specs.parse(text)) for text in encodings}, []
+    known = {}
     for folder in folders:
         try:
-            if open_run(folder).config.encoding in wanted:
-                chosen.append(folder)
+            known[folder] = open_run(folder)
         except CorruptError as error:
             note(f"left out, its encoding is not known: {error}")
-    if not chosen:
-        raise UsageError(f"no run has the encoding {' or '.join(sorted(wanted))}; `poscli ls runs` shows the runs")
-    return chosen
+    wanted = trained_encodings(known.values(), encodings, where)
+    return [folder for folder, run in known.items() if run.config.encoding in wanted]
