@@ -40,7 +40,7 @@ class Crew:
     workers: int | None = None
     cpus: int | None = None  # of each run
     gpus: float | None = None  # of each run; on a cluster only
-    memory: float | None = None  # of each run, in GiB
+    memory: float | None = None  # of each run, in GiB of the machine's memory
     device: str = "auto"
     chosen: bool = False  # nobody asked for workers: `suited_to` chose them
 
@@ -70,8 +70,9 @@ class Crew:
     def suited_to(self, configs: Sequence[RunConfig], runs_per_core: int = RUNS_PER_CORE) -> Crew:
         """With a worker of one thread for each core, if no number was asked for and that is faster for these runs.
 
-        It is slower with fewer than `runs_per_core` runs for each core. `configs` are those of all runs, also of those
-        that are done already, so that an interrupted run goes on with as many threads as it began with.
+        It is slower with fewer than `runs_per_core` runs for each core. Where the memory holds one run only, that run
+        has all cores. `configs` are those of all runs, also of those that are done already, so that an interrupted run
+        goes on with as many threads as it began with.
         """
         cores, cpu = usable_cores(), torch.device("cpu")
         if self.workers is not None or self.cpus is not None or device_of(self.device) != cpu:
@@ -85,7 +86,9 @@ class Crew:
         if self.memory is not None:
             largest = self.memory * 2**30
         fitting = int(USABLE * free_memory(cpu) / (PROCESS_BYTES + largest))
-        return replace(self, workers=max(1, min(cores, fitting)), cpus=1, chosen=True)
+        if fitting < 2:  # one run after the other, each on all cores
+            return replace(self, workers=1, chosen=True)
+        return replace(self, workers=min(cores, fitting), cpus=1, chosen=True)
 
     def check(self) -> None:
         """UsageError or DataError for workers that cannot be had, before any work is planned."""
@@ -104,7 +107,7 @@ class Crew:
         locks in the folder do not hold, or for what is asked of several workers where there is one.
         """
         if not needed or self.alone:
-            if needed and self.memory is not None:
+            if needed and self.memory is not None and not self.chosen:
                 raise UsageError(
                     f"--memory {self.memory:g} is for several workers; give --workers too, or leave it out"
                 )
@@ -130,11 +133,13 @@ class Crew:
                 f"{self.count} workers with --cpus {threads} each slow each other down, as there are {cores} cores to "
                 f"use; --workers {max(1, cores // threads)} suits this machine"
             )
-        if device_of(self.device).type == "cpu":
-            sizes, cure = needed, "lower batch or max_len in the suite"
-            if self.memory is not None:
-                sizes, cure = [(label, self.memory * 2**30) for label, _ in needed], f"lower --memory {self.memory:g}"
-            refuse_crowded(sizes, self.count, free_memory(torch.device("cpu")), cure)
+        on_cpu, free = device_of(self.device).type == "cpu", free_memory(torch.device("cpu"))
+        if self.memory is not None:
+            asked = [(label, self.memory * 2**30) for label, _ in needed]
+            refuse_crowded(asked, self.count, free, f"lower --memory {self.memory:g}")
+        elif on_cpu:  # the estimate for a GPU is one of the GPU's memory
+            refuse_crowded(needed, self.count, free, "lower batch or max_len in the suite")
+        if on_cpu:
             return Processes(self.count, threads)
         there = torch.cuda.device_count()
         return Processes(self.count, threads, range(there) if self.device in ("auto", "cuda") else ())

@@ -304,12 +304,14 @@ def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(
     ):
         seen.clear()
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        with Crew(workers=3, cpus=2, device=device).assembled([("alibi", 1e30)], tmp_path) as workers:
+        with Crew(workers=3, cpus=2, device=device).assembled([("alibi", 1e30)], tmp_path) as workers:  # on the GPUs
             for _ in range(3):
                 with pytest.raises(WorkerDied):
                     workers.submit(job()).result()
         assert [env["CUDA_VISIBLE_DEVICES"] for env in seen] == expected
         assert {env["OMP_NUM_THREADS"] for env in seen} == {"2"}
+        with pytest.raises(UsageError, match=r"lower --memory 1e\+09$"):  # of the machine
+            Crew(workers=3, memory=1e9, device=device).assembled([("alibi", GIB)], tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(("ends", "code"), [("well", 0), ("with an error", 0), (2, 130), (15, 143)])
@@ -410,7 +412,7 @@ def test_workers_are_warned_about_where_they_take_more_cores_than_there_are(
     assert warned == ([] if suits is None else [f"{said}--workers {suits} suits this machine"])
 
 
-def test_many_small_runs_get_a_worker_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_runs_get_a_worker_for_each_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody asks for a number; what is done already is not asked, so that a run goes on with its threads."""
     monkeypatch.setattr(crew, "usable_cores", lambda: 3)
     monkeypatch.setattr(crew, "free_memory", lambda device: 100 * GIB)
@@ -424,9 +426,12 @@ def test_many_small_runs_get_a_worker_for_each_core(monkeypatch: pytest.MonkeyPa
         assert asked.suited_to(small) == asked
     assert Crew(memory=2, device="cpu").suited_to(small).count == 3
     assert Crew(memory=40, device="cpu").suited_to(small).count == 2
-    monkeypatch.setattr(crew, "free_memory", lambda device: 1.5 * GIB)
-    assert Crew(device="cpu").suited_to(small).count in (1, 2)
-    assert Crew(device="cpu").suited_to(small).threads == 1
+    for asked in (Crew(memory=60, device="cpu"), Crew(device="cpu")):  # one run at a time has all cores
+        one = asked.suited_to(small)
+        assert (one.count, one.threads) == (1, None)
+        with one.assembled([("alibi", 1.0)], tmp_path) as alone:
+            assert isinstance(alone, Here)
+        monkeypatch.setattr(crew, "free_memory", lambda device: 0.5 * GIB)
 
 
 def test_workers_that_nobody_asked_for_are_done_without_where_locks_do_not_hold(

@@ -50,7 +50,7 @@ Memory = Annotated[
     float | None,
     typer.Option(
         "--memory", min=0, show_default="as estimated",
-        help="With several workers: GiB of memory to set aside for each run.",
+        help="With several workers: GiB of main memory to set aside for each run.",
     ),
 ]  # fmt: skip
 
