@@ -40,7 +40,7 @@ from poscli.model.initialise import fresh_model
 from poscli.model.language_model import LanguageModel
 from poscli.model.load import load_model
 from poscli.model.transformer import Model
-from poscli.runs.run import ENDED, Run, open_run, run_exists
+from poscli.runs.run import ENDED, FAILED_STATES, Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.system.errors import CorruptError, ForeignError, UsageError
 from poscli.system.memory import USABLE, free_memory, in_words, is_out_of_memory, unaffordable
@@ -144,7 +144,9 @@ def evaluations(
         run, task, settings = each.run, each.task, each.settings
         explained = why and is_left_to_explain(None if anew else run, task, settings, judge)
         job, work = planned_evaluation(run, run.config, task, settings, each.device, why=explained, anew=anew)
-        plans.append((job, [*work, *recalibration_left(run, task, each.device)]))
+        if not lacks_model(run):
+            work += recalibration_left(run, task, each.device)
+        plans.append((job, work))
     return timed(plans)
 
 
@@ -188,10 +190,14 @@ def planned_evaluation(
     why: bool,
     anew: bool = False,
 ) -> Planned:
-    """The evaluation of a run, or of a configuration that has no run yet; with `why`, and the analyses beside it."""
+    """The evaluation of a run that is trained, or of a configuration that has yet to be; with `why`, the analyses too.
+
+    Of a run without a model nothing is measured.
+    """
     refuse_unaffordable_windows(config, settings, device)
     evaluated = run is not None and not anew and is_evaluated(run, settings)
-    windows = {} if evaluated and not why else windows_of(task, settings)
+    measured = (why or not evaluated) and not (run is not None and lacks_model(run))
+    windows = windows_of(task, settings) if measured else {}
     refuse_unaffordable_losses(task, windows)
     longest = settings.lengths[-1]
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
@@ -207,6 +213,13 @@ def planned_evaluation(
     )
     share = (not evaluated) + WHY_SHARE * why
     return job, [Work(config, task, device, run if config.checkpoint else None, windows=windows, share=share)]
+
+
+def lacks_model(run: Run) -> bool:
+    """Whether a run has no model, and gets none unless it is trained anew."""
+    state = run.status()["state"]
+    trained = run.recalibration is not None and run.training.status()["state"] == "complete"
+    return state in FAILED_STATES and (state in ENDED or not trained)  # a recalibration that failed is tried again
 
 
 def existing_run(folder: Path) -> Run | None:

@@ -18,7 +18,7 @@ from poscli.config.validate import longest_window
 from poscli.equation import Encoding
 from poscli.evaluation.losses import NLL, MeasuredLosses
 from poscli.evaluation.measure import Evaluation, EvaluationSetup, score
-from poscli.evaluation.plan import FAILED_STATES, record_of
+from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.tables import answer_rows, eval_rows, position_rows, recall_rows, unit_rows
@@ -34,7 +34,7 @@ from poscli.runs.results import (
     fault_of,
     write_evaluation,
 )
-from poscli.runs.run import EVALUATED, Run
+from poscli.runs.run import EVALUATED, FAILED_STATES, UNFINISHED, Run
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, LockedError, UsageError
@@ -119,7 +119,7 @@ def refuse_unfinished(run: Run) -> None:
     state = run.status()["state"]
     if state == "training":
         raise LockedError(f"{run.id} is being trained by {holder_of(run.folder)}; wait for it to end")
-    if state not in ("complete", *FAILED_STATES):
+    if state in UNFINISHED:
         raise UsageError(f"{run.id} is {state}, not complete; repeat the command that began it to finish it")
 
 

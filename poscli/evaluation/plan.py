@@ -14,7 +14,7 @@ from poscli.encodings import get
 from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.losses import span_keys
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, pieces
-from poscli.runs.run import Run
+from poscli.runs.run import FAILED_STATES, Run
 from poscli.runs.schema import CROP, FULL
 from poscli.specs import parse
 from poscli.system.errors import DataError, UsageError
@@ -22,7 +22,6 @@ from poscli.system.plugins import is_outside, source_hash
 from poscli.tasks import HeldOut, Spans, Task
 
 PAIRED = CROP  # the baseline whose loss minus the model's is the context gain
-FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 # Windows that are measured whole, for the curve of the loss by position: at least so many, and as many as have so many
 # times the tokens that a protocol scores. Of the others only what is scored is measured, for which a model of two
 # layers takes half the time.

@@ -29,7 +29,9 @@ from poscli.system.notebook import html_table
 from poscli.system.text import utc_stamp
 
 AGAIN = "repeat the command that made this run, which writes it again and keeps the model"  # the cure of its files
-STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "diverged")
+UNFINISHED = ("planned", "training", "interrupted")  # states in which a run has nothing to evaluate yet
+FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
+STATES = (*UNFINISHED, *FAILED_STATES, "complete")
 ENDED = ("complete", "diverged")  # states in which nothing is left to train; from the others training goes on
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION = "train.csv", "eval.csv", "position.csv"

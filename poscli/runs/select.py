@@ -7,11 +7,9 @@ from pathlib import Path
 
 from poscli import specs
 from poscli.config.plugins import check_plugins
-from poscli.runs.run import Run, opened_runs
+from poscli.runs.run import FAILED_STATES, UNFINISHED, Run, opened_runs
 from poscli.system.console import note
 from poscli.system.errors import CorruptError, PoscliError, UsageError, near
-
-UNFINISHED = ("planned", "training", "interrupted")  # states in which a run has nothing to evaluate yet
 
 
 def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
@@ -64,7 +62,7 @@ def newest_complete(runs: Path, id_: str = "", encoding: str = "") -> Run:
     if not complete:
         run = selected[-1]
         state = run.status()["state"]
-        why = "it has no trained weights" if state in ("diverged", "oom", "failed") else "finish it first"
+        why = "it has no trained weights" if state in FAILED_STATES else "finish it first"
         asked = f"--run {id_}: " if id_ else ""
         raise UsageError(f"{asked}{run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
     run = complete[-1]

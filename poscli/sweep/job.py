@@ -31,7 +31,7 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.report.pooling import ratio_name
-from poscli.runs.run import AS, Run
+from poscli.runs.run import AS, ENDED, Run
 from poscli.specs import parse, refuse_twice, with_layouts
 from poscli.sweep.tune import JUDGED, Tuning, rows_of_trial, tuned_configs, tuning_of
 from poscli.system.console import collected_warnings
@@ -272,13 +272,13 @@ def _planned(job: Job, open_task: OpenTask, *, anew: bool) -> Planned:
         else:  # its tokenizer may not be trained yet: other corpora count as long as its own
             scored = [(each, task)] * max(1, len(job.extrapolate.on))
         for one, text in scored:
-            known = None if run is None else one
+            known = one if run is not None and run.status()["state"] in ENDED else None  # else it is trained first
             why = job.extrapolate.why and not one.under_another and is_left_to_explain(known, text, settings)
             evaluations.append(planned_evaluation(known, each.config, text, settings, device, why=why))
         if each.recalibration:
             work += recalibration_left(each, task, device)
     to_evaluate = [each for _, left in evaluations for each in left]
-    unfinished = any(each.windows for each in to_evaluate) or any(each.steps for each in work)
+    unfinished = any(each.done != "evaluated" for each, _ in evaluations) or any(each.steps for each in work)
     planned = replace(
         training,
         done=training.done if unfinished else f"{training.done}, evaluated",

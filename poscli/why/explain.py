@@ -17,7 +17,7 @@ from poscli.evaluation.tables import run_columns
 from poscli.model.load import load_model
 from poscli.model.transformer import Model
 from poscli.runs.results import explained_under, write_explanation
-from poscli.runs.run import ENDED, Run
+from poscli.runs.run import FAILED_STATES, Run
 from poscli.runs.schema import DETAILS, frame
 from poscli.specs import with_layouts
 from poscli.system.console import note
@@ -78,12 +78,12 @@ def check_judge(run: Run, judge: Run | None, longest: int) -> None:
 
 
 def is_left_to_explain(run: Run | None, task: Task, settings: EvaluationSettings, judge: Run | None = None) -> bool:
-    """Whether `explain` will have work to do with a run once it is trained; `run` is None if it is not begun."""
+    """Whether `explain` will have work to do with a run; `run` is None if it has yet to be trained."""
     if not _can_explain(task, settings):
         return False
     if run is None:
         return True
-    failed = run.status()["state"] in ENDED and run.status()["state"] != "complete"
+    failed = run.status()["state"] in FAILED_STATES
     return not (failed or _is_passed_over(run, judge) or is_explained(run, settings, judge))
 
 

@@ -351,6 +351,22 @@ def test_a_dry_run_says_what_is_done(results, here):
     assert document(*ALIBI, "--dry-run")["jobs"][0]["done"] == "step 20 of 31"
 
 
+@pytest.mark.parametrize("state", ["diverged", "oom", "failed"])
+def test_what_a_run_without_a_model_cannot_do_takes_no_time(state, results, here):
+    """Unless a suite trains it to its end first: of the three, only what diverged stays as it is."""
+    shutil.copytree(results, here / "results")
+    run_of("results", "alibi").set_status(state, 20)
+    suite = 'title = "One"\nencodings = ["alibi"]\ntrain = {preset = "nano", length = 32, batch = 4, tokens = 4_000}\n'
+    Path("suite.toml").write_text(f"{suite}extrapolate = {{max_len = 64, why = true}}\n")
+    (alone,) = document("extrapolate", "--enc", "alibi", "--why", "--dry-run")["jobs"]
+    assert (alone["done"], alone["seconds"]) == ("not evaluated", 0)
+    (job,) = document("run", "suite.toml", "--dry-run")["jobs"]
+    assert (job["done"], job["seconds"] == 0) == (
+        {"diverged": "diverged"}.get(state, "step 20 of 31"),
+        state == "diverged",
+    )
+
+
 # starting anew
 
 
