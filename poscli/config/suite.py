@@ -121,7 +121,7 @@ def load_suite(path: Path) -> Suite:
 
 
 # Folders of the results that are not reports of suites.
-TAKEN = ("runs", "bench", "report", "tune", "corpus", "generated", "inspect", "board", "rank")
+TAKEN = ("runs", "advise", "bench", "report", "tune", "corpus", "generated", "inspect", "board", "rank")
 
 
 def report_folder(out: Path, suite: Path) -> Path:

@@ -170,7 +170,7 @@ def test_a_report_has_a_folder_named_like_its_suite(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["runs", "Runs", "bench", "report", "tune", "board", "rank", "..", ".hidden", "-x", "a b", "a\nb"]
+    "name", ["runs", "Runs", "advise", "bench", "report", "tune", "board", "rank", "..", ".hidden", "-x", "a b", "a\nb"]
 )
 def test_a_report_never_goes_where_other_files_are(name: str) -> None:
     with pytest.raises(UsageError, match="--to"):
