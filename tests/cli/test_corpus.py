@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from cli_runner import cli
 
+from poscli import workflows
+
 LOOKS_AT_PICTURES = True
 SIZE = 1500
 
@@ -49,6 +51,23 @@ def test_the_document_and_the_picture(texts: Path, tmp_path: Path) -> None:
     files.with_suffix(".png").mkdir()
     failed = cli("corpus", f"echo:text:{texts}", "-L", 32, "--json", "--out", tmp_path / "out")
     assert (failed.code, set(failed.json)) == (1, {"error", "exit_code"})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.006, 0.0095, "A longer context pays"),
+        (0.003, 0.009, "Not shown that a longer context pays"),
+        (0.001, 0.004, "An n-gram wins nothing beyond 32 tokens"),
+    ],
+)
+def test_a_gain_counts_from_where_it_counts_for_encodings(
+    low: float, high: float, said: str, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = workflows.measure_text(f"text:{texts}", "bytes", 32)
+    measured["windows"][-1] |= {"won": (low + high) / 2, "low": low, "high": high}
+    monkeypatch.setattr(workflows, "measure_text", lambda *_, **__: measured)
+    assert f"{said}: 512 tokens win" in cli("corpus", f"text:{texts}", "-L", 32).out
 
 
 def test_what_is_refused(texts: Path, tmp_path: Path) -> None:

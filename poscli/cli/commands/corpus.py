@@ -17,7 +17,6 @@ from poscli.cli.options import Json, TextArgument, TokenizerOption
 from poscli.config.request import LONGEST_PROFILED, SHORTEST_PROFILED
 from poscli.system.console import emit, note, out
 
-SMALLEST_GAIN = 0.01  # bits per byte; less is of no consequence, as for encodings
 Document = dict[str, Any]
 
 
@@ -67,14 +66,16 @@ def corpus(
 
 def _gain(document: Document) -> str:
     """Whether a longer window pays, in one sentence."""
+    from poscli.report.verdicts import GAIN_BPB
+
     last, length = document["windows"][-1], document["length"]
     won = f"{last['window']} tokens win {last['won']:+.3f} bits per byte over {length}"
     if last["low"] is None:
         return f"{won}, in too few documents for an interval."
     won += f" [{last['low']:+.3f}, {last['high']:+.3f}]"
-    if last["low"] > SMALLEST_GAIN:
+    if last["low"] >= GAIN_BPB:
         return f"A longer context pays: {won}."
-    if last["high"] < SMALLEST_GAIN:
+    if last["high"] < GAIN_BPB:
         return f"An n-gram wins nothing beyond {length} tokens: {won}."
     return f"Not shown that a longer context pays: {won}."
 
