@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_runner import NANO, assert_refused, cli, environment, errors
+from cli_runner import NANO, assert_refused, cli, environment, errors, in_new_process
 
 from poscli.config.plugins import source_hashes
 from poscli.config.run import PRESETS
@@ -71,13 +71,13 @@ BROKEN = {name: cause for name, (_, cause) in TOYS.items() if cause}
 LISTED = {name: "rope (toyshop 1)" if name == "rope" else name for name in BROKEN}  # its name is taken
 
 
-def offer(folder: Path, package: str, version: str, points: dict[str, str]) -> None:
-    """Install a package in a folder, as pip would, that offers encodings."""
+def offer(folder: Path, package: str, version: str, points: dict[str, str], group: str = "poscli.encodings") -> None:
+    """Install a package in a folder, as pip would, that offers encodings, or what else a group of plugins has."""
     info = folder / f"{package}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
     lines = [f"{name} = {value}\n" for name, value in points.items()]
-    (info / "entry_points.txt").write_text("[poscli.encodings]\n" + "".join(lines))
+    (info / "entry_points.txt").write_text(f"[{group}]\n" + "".join(lines))
 
 
 def discover_again(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -143,6 +143,24 @@ def test_commands_list_them_and_stdout_stays_json(shop: Path) -> None:
     for verdict, cause in zip(failed, BROKEN.values(), strict=True):
         assert verdict["status"] == "failed"
         assert cause in verdict["findings"][0]["detail"]
+
+
+def test_doctor_lists_broken_plugins_of_every_kind(tmp_path: Path) -> None:
+    kinds = {
+        "layout": "poscli.layouts",
+        "task": "poscli.tasks",
+        "tokenizer": "poscli.data.tokenizers",
+        "known-limit source": "poscli.data.known_limit",
+        "protocol": "poscli.evaluation.protocols",
+        "baseline": "poscli.evaluation.baselines",
+        "command": "poscli.cli.commands",
+    }
+    for number, group in enumerate(kinds.values()):
+        offer(tmp_path, f"shop{number}", "1", {"odd": "there_is_no_such_module:Odd"}, group)
+    (result,) = in_new_process(tmp_path, [("doctor", "--json")], os.pathsep.join([str(tmp_path), *sys.path]))
+    checks = {row["check"]: row["detail"] for row in result.json}
+    for kind in kinds:
+        assert "there_is_no_such_module" in checks[f"{kind} odd"]
 
 
 def test_what_was_loaded_is_known(shop: Path) -> None:

@@ -157,13 +157,16 @@ def _cuda() -> dict[str, str]:
 
 def _unusable_plugins() -> Iterator[dict[str, str]]:
     """Every registered name that cannot be used here, with the reason; corpora have their own lines."""
+    from poscli.cli.commands import COMMANDS
+    from poscli.data.known_limit import SOURCES
     from poscli.data.tokenizers import TOKENIZERS
     from poscli.encodings.registry import ENCODINGS
     from poscli.evaluation.baseline import BASELINES
     from poscli.evaluation.protocol import PROTOCOLS
+    from poscli.layouts import LAYOUTS
     from poscli.tasks import TASKS
 
-    for registry in (ENCODINGS, TASKS, TOKENIZERS, PROTOCOLS, BASELINES):
+    for registry in (ENCODINGS, LAYOUTS, TASKS, TOKENIZERS, SOURCES, PROTOCOLS, BASELINES, COMMANDS):
         for name in registry.names():
             if why := registry.missing(name):
                 yield _check(f"{registry.kind} {name}", "missing", why)
