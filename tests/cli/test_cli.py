@@ -178,6 +178,8 @@ def test_generate_stops_with_a_note_where_learned_positions_end(results: Path) -
     assert made["text"] == greedy(load_trained(run_of(results, "learned"), torch.device("cpu")), b"ab", made["tokens"])
     assert f"stopped: learned has {LENGTH} positions" in made["note"]
     assert made["note"] in cli(*arguments).err
+    full = "x" * (2 * LENGTH)  # leaves no position for a first token
+    assert cli("generate", "--enc", "learned", "--out", results, "--prompt", full).out == f"{full}\n"
 
 
 def test_generate_draws_from_its_seed(results: Path) -> None:

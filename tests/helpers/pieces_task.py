@@ -97,6 +97,8 @@ def windows_of_pieces(task: Task | None = None, **changes: Any) -> Sample:
 def ended_run(folder: Path, task: Task, config: RunConfig, state: str = "complete", message: str = "") -> Run:
     """A run on disk whose training has ended."""
     corpus = {"fingerprint": task.fingerprint, "vocab": task.vocab, "tokenizer_fingerprint": "f1"}
-    run = create(folder / config.run_id(task.fingerprint), config, {"corpus": corpus, "parameters": 77, "schema": SCHEMA})
+    run = create(
+        folder / config.run_id(task.fingerprint), config, {"corpus": corpus, "parameters": 77, "schema": SCHEMA}
+    )
     run.set_status(state, run.steps, message)
     return run

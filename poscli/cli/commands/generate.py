@@ -275,12 +275,15 @@ def _print_as_it_comes(stream: Iterator[int], coder: Tokenizer, prompt: str, *, 
     pieces: list[str] = []
     ids: list[int] = []
     start, ended = time.perf_counter(), ""
+    if not quiet:
+        data().write(_shown(prompt))
+        data().flush()
     try:
         for token in stream:
             ids.append(token)
             pieces.append(decoder.decode(coder.decode([token])))
             if not quiet:
-                data().write(_shown(pieces[-1] if len(pieces) > 1 else prompt + pieces[-1]))
+                data().write(_shown(pieces[-1]))
                 data().flush()
     except Unsupported as error:
         ended = f"stopped: {error}"
