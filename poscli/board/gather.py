@@ -20,8 +20,8 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import posthoc_specs
 from poscli.report.accuracy import learned_at
+from poscli.report.pooling import ACCURACY
 from poscli.runs.results import (
-    ACCURACY,
     evaluated_parts,
     evaluated_under,
     has_evaluation,

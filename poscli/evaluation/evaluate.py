@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poscli.config.request import ExtrapolateRequest
-from poscli.config.run import SCHEMA, RunConfig
+from poscli.config.run import RunConfig
 from poscli.config.validate import longest_window
 from poscli.equation import Encoding
 from poscli.evaluation.losses import NLL, MeasuredLosses
@@ -56,10 +56,10 @@ SEARCH_WINDOWS = 4  # of training text; each candidate of a search is judged by 
 def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame:
     """Evaluate a run and write its tables, unless they were written under the same settings before; returns its rows.
 
-    Tables that are damaged or contradict each other are written again, after a note that says so. With `force` all is
-    measured again, whatever is there. The rows of a run whose training failed say why. Of several ranks, the first one
-    holds the run's lock and writes, and the others read what it wrote. UsageError if the training is not complete,
-    DataError if the text is another one than that of the training.
+    Tables that are damaged are written again, after a note that says so. With `force` all is measured again, whatever
+    is there. The rows of a run whose training failed say why. Of several ranks, the first one holds the run's lock and
+    writes, and the others read what it wrote. UsageError if the training is not complete, DataError if the text is
+    another one than that of the training.
     """
     run, task, settings = setup.run, setup.task, setup.settings
     refuse_other_text(run, task)
@@ -151,11 +151,6 @@ def model_to_measure(setup: EvaluationSetup) -> LanguageModel:
 def refuse_other_text(run: Run, task: Task) -> None:
     """DataError if a task's text is not the one that a run was trained on."""
     if task.fingerprint != run.fingerprint:
-        if (schema := run.env.get("schema")) != SCHEMA:
-            raise DataError(
-                f"{run.id} was trained by another version of poscli (schema {schema}, this one has {SCHEMA}), which "
-                "held out other documents; train it again, or report what it has with `poscli report`"
-            )
         raise DataError(
             f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
             f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poscli.evaluation.protocol import pieces
-from poscli.runs.schema import ADDED_COLUMNS, perplexity
+from poscli.runs.schema import perplexity
 from poscli.statistics import FEWEST_DOCUMENTS
 from poscli.statistics.intervals import ratio_interval
 from poscli.tasks import Spans, Task
@@ -153,7 +153,7 @@ class MeasuredLosses:
         if not len(found) or not (alone or len(found) == len(kept) == len(spans)):
             return None
         values = {name: each[row[found]] for name, each in column.items()}
-        cost = {"where": dict.fromkeys(ADDED_COLUMNS, "")} | json.loads(metadata["cost"])
+        cost = json.loads(metadata["cost"])
         cost["seconds"] *= len(found) / len(kept)
         return MeasuredLosses(Losses(spans[found], values), **cost, key=kept_key)
 

@@ -13,7 +13,7 @@ from poscli.report.pooling import scored_tokens, windows_in_bytes
 from poscli.runs.schema import FULL
 from poscli.system.text import counted
 
-UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
+UNKNOWN_MACHINE = "not recorded"  # in rows of which nothing was measured
 OF_EPISODES = "answer"  # the protocol
 
 
@@ -98,7 +98,7 @@ def machines(rows: pd.DataFrame) -> list[str]:
 
 
 def _machine_of(rows: pd.DataFrame) -> pd.Series:
-    """The machine of every row; empty where it is not recorded, as in tables of earlier versions."""
+    """The machine of every row; empty in rows of which nothing was measured."""
     return rows["machine"].fillna("") if "machine" in rows else pd.Series("", rows.index, "str")
 
 

@@ -1,26 +1,20 @@
-"""The tables of a run: its training log and its evaluation, as sealed CSV files; and whether they agree."""
+"""The tables of a run: its training log and its evaluation, as sealed CSV files."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from poscli.runs.repair import DamagedEvaluation, damaged_part, part_of
 from poscli.runs.run import AGAIN, EVAL, EVALUATED, EXPLAINED, LOSSES, POSITION, POSTHOC, TRAIN, Run, open_run
 from poscli.runs.schema import (
-    ADDED_COLUMNS,
-    CROP,
     DETAILS,
     EVAL_COLUMNS,
-    FULL,
     LEARNED_COLUMNS,
     OF_EVALUATION,
     OF_WHY,
@@ -30,7 +24,6 @@ from poscli.runs.schema import (
     frame,
     join_tables,
     parse_table,
-    perplexity,
     table_text,
 )
 from poscli.runs.sealed import Sealed
@@ -40,12 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rows = list[dict[str, Any]]
-
-TOKENIZER = "tokenizer"
-BLIND = "blind"
-# Columns that tables of earlier versions lack.
-LATER_DETAILS = ("harm_low", "harm_high")
-LATER = ADDED_COLUMNS | {name: EVAL_COLUMNS[name] for name in (TOKENIZER, BLIND)}
 
 
 def write_training_log(run: Run, rows: Rows) -> None:
@@ -61,7 +48,7 @@ def training_log(run: Run) -> pd.DataFrame:
     """
     if run.config.checkpoint is not None or (not run.files.has(TRAIN) and run.status()["step"] == 0):
         return frame([], TRAIN_COLUMNS)
-    return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS, LEARNED_COLUMNS, cure=AGAIN)
+    return _table(run, TRAIN, TRAIN_COLUMNS, LEARNED_COLUMNS)
 
 
 class Tables(NamedTuple):
@@ -98,11 +85,9 @@ def explained_under(run: Run) -> dict[str, Any] | None:
         return None
     try:
         explanations_of(run)
-        known = run.files.read_object(EXPLAINED)
+        return run.files.read_object(EXPLAINED)
     except CorruptError:
         return None
-    known.pop("sums", None)  # checksums of the tables, which earlier versions wrote here
-    return known
 
 
 def has_evaluation(run: Run) -> bool:
@@ -162,42 +147,32 @@ def evaluated_parts(run: Run) -> list[Run]:
 
 def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
-    import pandas as pd
-
-    expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
-    table = parse_table(run.files.read(EVAL), run.eval_csv, expected, LATER | (measures or {}), AGAIN)
-    known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer, BLIND: math.nan}
-    added = {name: value for name, value in known.items() if name not in table}
-    return table.assign(**{name: pd.Series(value, table.index, LATER[name][0]) for name, value in added.items()})
+    return _table(run, EVAL, EVAL_COLUMNS, measures)
 
 
 def tables_of(run: Run, measures: Columns | None = None) -> Tables:
     """The tables of the evaluation of a run, without those of --why.
 
-    DamagedEvaluation if a file is missing or not what was written, or if the tables contradict each other.
+    DamagedEvaluation if a file is missing or not what was written.
     """
     try:
         check_evaluation(run)
         rows = evaluation(run, measures)
-        positions = parse_table(run.files.read(POSITION), run.position_csv, POSITION_COLUMNS, cure=AGAIN)
-        details = {name: _detail(run, name) for name in OF_EVALUATION}
+        positions = _table(run, POSITION, POSITION_COLUMNS)
+        details = {name: _table(run, f"{name}.csv", columns) for name, columns in OF_EVALUATION.items()}
     except DamagedEvaluation:
         raise
     except CorruptError as error:
         raise _damaged(run, error) from error
-    file, fault = contradiction(rows, positions, details)
-    if file:
-        raise DamagedEvaluation(run, f"{run.folder / file} is wrong: {fault}")
     return Tables(rows, positions, details)
 
 
 def check_evaluation(run: Run) -> None:
-    """DamagedEvaluation if a file of an evaluation is missing or not what was written. Contents are not compared."""
+    """DamagedEvaluation if a file of an evaluation is missing or not what was written. None is parsed."""
     try:
         run.files.read_object(EVALUATED)
         for name in (EVAL, POSITION, *(f"{each}.csv" for each in OF_EVALUATION)):
-            if name in (EVAL, POSITION) or run.files.was_written(name):
-                run.files.read(name)
+            run.files.read(name)
     except CorruptError as error:
         raise _damaged(run, error) from error
 
@@ -214,10 +189,11 @@ def fault_of(run: Run, measures: Columns | None = None) -> str:
 
 def explanations_of(run: Run) -> dict[str, pd.DataFrame]:
     """The tables of --why by name, without rows where they were not made; DamagedEvaluation if one is damaged."""
+    if not run.files.has(EXPLAINED):
+        return {name: frame([], columns) for name, columns in OF_WHY.items()}
     try:
-        if run.files.has(EXPLAINED):
-            run.files.read_object(EXPLAINED)
-        return {name: _detail(run, name) for name in OF_WHY}
+        run.files.read_object(EXPLAINED)
+        return {name: _table(run, f"{name}.csv", columns) for name, columns in OF_WHY.items()}
     except CorruptError as error:
         raise _damaged(run, error, why=True) from error
 
@@ -262,116 +238,6 @@ def _damaged(run: Run, error: CorruptError, *, why: bool = False) -> DamagedEval
     return DamagedEvaluation(run, str(error).removesuffix(f"; {AGAIN}"), why=why)
 
 
-def _detail(run: Run, name: str) -> pd.DataFrame:
-    """One of the DETAILS of a run; without rows if it was not made, as by older versions and without --why."""
-    file = f"{name}.csv"
-    made = run.files.has(EVALUATED if name in OF_EVALUATION else EXPLAINED)
-    if not (made and run.files.was_written(file)):
-        return frame([], DETAILS[name])
-    needed = {column: each for column, each in DETAILS[name].items() if column not in LATER_DETAILS}
-    table = parse_table(run.files.read(file), run.folder / file, needed, DETAILS[name], cure=AGAIN)
-    return table.reindex(columns=list(DETAILS[name]))
-
-
-EPSILON = float(np.finfo(np.float64).eps)
-ACCURACY = "accuracy"  # the column of tasks that have right answers
-CASE = ["length", "protocol", "variant"]  # what tells the rows of eval.csv apart
-DERIVED = ["ratio", "bpb", "ppl", "gain"]  # columns of eval.csv that follow from others
-
-
-def contradiction(rows: pd.DataFrame, positions: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> tuple[str, str]:
-    """The first file that contradicts eval.csv, which may be itself, and how; two empty texts if all agree.
-
-    `rows` are those of eval.csv, `positions` those of position.csv, `details` those of units.csv and answers.csv by
-    name. A table of units without rows is not looked at, because versions without that table wrote none.
-    """
-    others = {"position.csv": positions} | {f"{name}.csv": table for name, table in details.items()}
-    strange = [name for name, table in others.items() if not set(table["run_id"]) <= set(rows["run_id"])]
-    faults = (
-        *((name, "it is of another run than eval.csv") for name in strange),
-        *(("eval.csv", fault) for fault in _within(rows)),
-        *(("position.csv", fault) for fault in _of_positions(rows, positions)),
-        *(("units.csv", fault) for fault in _of_units(rows, details["units"])),
-        *(("answers.csv", fault) for fault in _of_answers(rows, details["answers"])),
-    )
-    return faults[0] if faults else ("", "")
-
-
-def _within(rows: pd.DataFrame) -> Iterator[str]:
-    """What a row of eval.csv says twice, and differently."""
-    if rows.duplicated(CASE).any():
-        yield "it has a row twice"
-    scored = rows[rows["status"] == "ok"]
-    crops = scored[scored["variant"] == CROP].set_index(["length", "protocol"])["nll"].to_dict()
-    for row in scored[[*CASE, "train_length", "nll", "tokens", "bytes", *DERIVED]].to_dict("records"):
-        nll, tokens = row["nll"], row["tokens"]
-        expected = {
-            "ratio": row["length"] / row["train_length"],
-            "bpb": nll / math.log(2) * tokens / max(1, row["bytes"]),
-            "ppl": perplexity(nll),
-        }
-        if (crop := crops.get((row["length"], row["protocol"]))) is not None:
-            expected["gain"] = crop - nll
-        for name, value in expected.items():
-            scale = max(abs(nll), 1.0) * max(abs(value), 1.0)
-            if not _equal(row[name], value, tokens, scale):
-                yield f"{_case(row)} has {name} {row[name]:g}, where its other columns make {value:g}"
-
-
-def _of_positions(rows: pd.DataFrame, positions: pd.DataFrame) -> Iterator[str]:
-    """Lengths whose bins of positions do not fill the windows, each with the same number of them."""
-    measured = set(rows.loc[(rows["status"] == "ok") & (rows["variant"] == FULL), "length"])
-    if set(positions["length"]) != measured:
-        yield "it has other lengths than eval.csv"
-    for length, part in positions.groupby("length"):
-        starts, ends = part["from"].to_numpy(), part["to"].to_numpy()
-        per_position = set(part["tokens"] / (ends - starts + 1))
-        filled = starts[0] == 1 and ends[-1] == length and (starts[1:] == ends[:-1] + 1).all()
-        if not filled or len(per_position) > 1 or part["tail_slope"].nunique() > 1:
-            yield f"the bins of length {length} do not fill its windows"
-
-
-def _of_units(rows: pd.DataFrame, units: pd.DataFrame) -> Iterator[str]:
-    """Rows of eval.csv that are not the mean over their units."""
-    if units.empty:
-        return
-    counted = units[[*CASE, "tokens", "bytes"]].assign(total=units["nll"] * units["tokens"])
-    totals = counted.groupby(CASE).sum()
-    sums = totals.to_dict("index")
-    told = rows.loc[rows["status"] == "ok", [*CASE, "tokens", "bytes", "nll"]].to_dict("records")
-    scored = {tuple(row[name] for name in CASE): row for row in told}
-    if set(sums) != set(scored):
-        yield "it has other lengths, protocols or variants than eval.csv"
-        return
-    for case, row in scored.items():
-        total = sums[case]
-        for name in ("tokens", "bytes"):
-            if total[name] != row[name]:
-                yield f"its {name} of {_case(row)} add up to {total[name]:.0f}, and eval.csv has {row[name]}"
-        mean = total["total"] / total["tokens"]
-        if not _equal(mean, row["nll"], row["tokens"], abs(row["nll"])):
-            yield f"its mean nll of {_case(row)} is {mean:g}, and eval.csv has {row['nll']:g}"
-
-
-def _of_answers(rows: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
-    """Lengths whose answers are not as many, or not as often right, as eval.csv says."""
-    if ACCURACY not in rows:
-        return
-    measured = rows[(rows["status"] == "ok") & (rows["variant"] == FULL) & rows[ACCURACY].notna()]
-    for length, part in answers.groupby("length"):
-        tokens, right = int(part["tokens"].sum()), int(part["right"].sum())
-        rows_of_length = measured[measured["length"] == length]
-        if not ((rows_of_length["tokens"] == tokens) & ((rows_of_length[ACCURACY] * tokens - right).abs() < 0.5)).any():
-            yield f"{right} of its {tokens} answers at length {length} are right, and eval.csv has another share"
-
-
-def _equal(one: float, other: float, terms: int, scale: float) -> bool:
-    """Whether two numbers differ by rounding only: the tables hold all digits, and each term is rounded once."""
-    if math.isnan(other):
-        return math.isnan(one)
-    return one == other or abs(one - other) <= 4 * EPSILON * max(1, terms) * max(scale, EPSILON)
-
-
-def _case(row: Mapping[str, object]) -> str:
-    length, protocol, variant = (row[name] for name in CASE)
-    return f"length {length}, {protocol}, {variant}"
+def _table(run: Run, name: str, columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
+    """A table of a run; CorruptError if it is missing or not what was written. `optional` is as in `parse_table`."""
+    return parse_table(run.files.read(name), run.folder / name, columns, optional, AGAIN)

@@ -38,12 +38,11 @@ TRAIN, EVAL, POSITION = "train.csv", "eval.csv", "position.csv"
 EVALUATED, EXPLAINED = "eval.json", "why.json"
 AS = " as "  # in labels, between what was trained and the encoding that it is evaluated under
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
-TUNING = "tuning.json"  # of earlier versions, which measured engines; it is not read
 TRASH = ".deleted"  # beside the runs; one level deeper than the folders that are listed as runs
 INTERRUPTED_SECONDS = 60  # what lies there for longer, no process is deleting any more
 CHECKPOINTS, LOSSES, POSTHOC = "checkpoints", "nll", "as"  # folders: weights, losses of tokens, other encodings
 # What a run has only once it works.
-RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, LOSSES, POSTHOC)
+RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, CHECKPOINTS, LOSSES, POSTHOC)
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,21 +140,6 @@ class Run:
     def progress(self) -> Path:
         """The file in which whoever works on the run shows how far it is."""
         return self.folder / PROGRESS
-
-    @property
-    def train_csv(self) -> Path:
-        """The file of the training log."""
-        return self.folder / TRAIN
-
-    @property
-    def eval_csv(self) -> Path:
-        """The file of the evaluation's rows."""
-        return self.folder / EVAL
-
-    @property
-    def position_csv(self) -> Path:
-        """The file of losses by position in the window."""
-        return self.folder / POSITION
 
     @cached_property
     def files(self) -> Sealed:

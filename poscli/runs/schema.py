@@ -27,23 +27,6 @@ Columns = dict[str, tuple[str, str]]  # name of a column -> (pandas dtype, meani
 FULL = "full"  # the value of the column `variant` for the model itself; every other variant is a baseline
 CROP = "crop"  # the baseline whose loss minus the model's is the context gain
 
-# What the rows of earlier versions do not say; reading them gives empty texts.
-ADDED_COLUMNS: Columns = {
-    "trained_on": ("str", "name of the corpus that the model was trained on, if it was evaluated on another one"),
-    "machine": ("str", "name of the machine on which the row was measured: POSCLI_MACHINE, or the host's name"),
-    "cpu": ("str", "name of that machine's processor"),
-    "torch": ("str", "version of torch"),
-    "engine_reason": (
-        "str",
-        "why no faster attention engine ran, also a kernel that is wrong on this device; else empty",
-    ),
-    "trained_code": (
-        "str",
-        "hashes of the code that trained the model: of the encoding, and of what trains; empty for checkpoints",
-    ),
-    "measured_code": ("str", "hashes of the code that measured this row: of the encoding, and of what measures"),
-}
-
 EVAL_COLUMNS: Columns = {
     "schema": ("int64", "version of this table"),
     "run_id": ("str", "folder under results/runs"),
@@ -90,7 +73,19 @@ EVAL_COLUMNS: Columns = {
     "dtype": ("str", "dtype of the weights in evaluation"),
     "poscli": ("str", "version of poscli"),
     "commit": ("str", "commit of the source tree, if known"),
-    **ADDED_COLUMNS,
+    "trained_on": ("str", "name of the corpus that the model was trained on, if it was evaluated on another one"),
+    "machine": ("str", "name of the machine on which the row was measured: POSCLI_MACHINE, or the host's name"),
+    "cpu": ("str", "name of that machine's processor"),
+    "torch": ("str", "version of torch"),
+    "engine_reason": (
+        "str",
+        "why no faster attention engine ran, also a kernel that is wrong on this device; else empty",
+    ),
+    "trained_code": (
+        "str",
+        "hashes of the code that trained the model: of the encoding, and of what trains; empty for checkpoints",
+    ),
+    "measured_code": ("str", "hashes of the code that measured this row: of the encoding, and of what measures"),
     "tokenizer": ("str", "spec of the tokenizer, and in brackets its fingerprint, which `bytes` does not have"),
     "blind": (
         "float64",

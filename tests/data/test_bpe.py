@@ -229,7 +229,7 @@ def test_single_bytes_as_tokens_give_the_results_of_bytes(runs: Path) -> None:
     """Equal tokens, seeds and weights, so equal losses; `nll` and `bpb` are written in full."""
     one, two = (run_of(runs / name, "alibi") for name in ("bytes", "256"))
     assert one.fingerprint != two.fingerprint
-    of_bytes, of_tokens = (pd.read_csv(run.eval_csv) for run in (one, two))
+    of_bytes, of_tokens = (pd.read_csv(run.folder / "eval.csv") for run in (one, two))
     columns = ["length", "protocol", "variant", "tokens", "bytes", "documents"]
     pd.testing.assert_frame_equal(of_bytes[columns], of_tokens[columns])
     for column in ("nll", "bpb", "ppl", "gain", "unigram", "chance"):
@@ -247,7 +247,7 @@ def test_bits_per_byte_are_the_nats_of_all_tokens_over_the_bytes_they_decode_to(
     task = open_task("language", f"text:{file}", "bpe:300")
     model, coder = load_trained(run, torch.device("cpu")), load_tokenizer(run)
     settings = EvaluationSettings(train_length=32, max_len=128, tokens=256, stride=16)
-    plan, rows = Plan(task, settings), pd.read_csv(run.eval_csv)
+    plan, rows = Plan(task, settings), pd.read_csv(run.folder / "eval.csv")
     for length, protocol in ((32, "nonoverlapping"), (64, "sliding"), (128, "fixed")):
         spans, scored = plan.windows(protocol, length, length), plan.protocols[protocol].piece(settings, length)
         windows = torch.from_numpy(task.text(length).windows(spans, length))

@@ -43,7 +43,7 @@ def test_every_encoding_trains_and_extrapolates(name: str, corpora, tmp_path) ->
     corpus = corpora[task_of(name)]
     run = train_run(config(name), corpus, tmp_path, CPU)
     assert run.status()["state"] == "complete", run.status()["message"]
-    log = pd.read_csv(run.train_csv)
+    log = pd.read_csv(run.folder / "train.csv")
     first, last = log["nll"].iloc[0], log["nll"].iloc[-1]
     assert first == pytest.approx(math.log(corpus.vocab), abs=0.01)  # a fresh model knows nothing
     assert last < 0.75 * first

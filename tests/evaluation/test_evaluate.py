@@ -101,7 +101,7 @@ def run_of(out, encoding):
 
 
 def table_of(run):
-    return read_table(run.eval_csv, EVAL_COLUMNS)
+    return read_table(run.folder / "eval.csv", EVAL_COLUMNS)
 
 
 def row_of(run, length, protocol, variant):
@@ -132,7 +132,7 @@ def assert_same(run, before):
 def forget(run, *, losses=False):
     """Remove the finished tables, as if the evaluation had been cut off before them; returns the rows from before."""
     before = table_of(run)
-    for path in (run.eval_csv, run.position_csv, run.folder / "eval.json"):
+    for path in (run.folder / "eval.csv", run.folder / "position.csv", run.folder / "eval.json"):
         path.unlink()
     if losses:
         shutil.rmtree(run.folder / "nll")
@@ -357,7 +357,7 @@ def test_an_interrupted_evaluation_keeps_what_is_done(few, monkeypatch, forwards
         result = cli("extrapolate", *FEW, "--out", few)
     assert result.code == 130
     assert "error: stopped at 64 tokens" in result.err
-    assert not run.eval_csv.exists()
+    assert not (run.folder / "eval.csv").exists()
     forwards.clear()
     assert cli("extrapolate", *FEW, "--out", few).code == 0
     assert {length for length, _ in forwards} == {64, 128}
@@ -461,7 +461,7 @@ def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(few, monkeyp
     assert (table["status"] == np.where(hit, status, "ok")).all()
     pd.testing.assert_frame_equal(table[~hit].drop(columns=COST), before[~hit].drop(columns=COST))
     assert not (run.folder / "nll" / "64.parquet").exists()
-    assert set(read_table(run.position_csv, POSITION_COLUMNS)["length"]) == {32, 128}
+    assert set(read_table(run.folder / "position.csv", POSITION_COLUMNS)["length"]) == {32, 128}
 
 
 def test_if_the_training_length_fails_longer_ones_keep_their_losses(few, monkeypatch):
@@ -484,7 +484,7 @@ def test_errors_other_than_lack_of_memory_end_the_command(few, monkeypatch):
     result = cli("extrapolate", *FEW, "--out", few)
     assert result.code == 1
     assert "shapes do not match" in result.err
-    assert not run.eval_csv.exists()
+    assert not (run.folder / "eval.csv").exists()
 
 
 def test_a_training_that_failed_is_evaluated_again_when_it_has_succeeded(books, tmp_path, monkeypatch):

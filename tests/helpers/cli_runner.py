@@ -207,7 +207,9 @@ def assert_same_runs(first: Path, second: Path) -> None:
         both = (run, others[run.id])
         weights, expected = (weights_of(load_trained(each, torch.device("cpu"))) for each in both)
         assert all(torch.equal(weights[name], expected[name]) for name in expected)
-        tables = [pd.read_csv(each.eval_csv).drop(columns=["seconds", "tokens_per_s", "peak_mb"]) for each in both]
+        tables = [
+            pd.read_csv(each.folder / "eval.csv").drop(columns=["seconds", "tokens_per_s", "peak_mb"]) for each in both
+        ]
         pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 

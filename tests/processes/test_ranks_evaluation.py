@@ -95,7 +95,7 @@ def test_windows_shared_out_give_the_bits_of_one_process(alone: Path, copied: Pa
         expected, shared = losses(alone, encoding), losses(copied, encoding)
         assert shared.keys() == expected.keys()
         assert all(shared[name].equals(expected[name]) for name in expected)
-    rows = pd.read_csv(run_of(copied, "learned").eval_csv)
+    rows = pd.read_csv(run_of(copied, "learned").folder / "eval.csv")
     assert set(rows.loc[rows["variant"] == "crop", "status"]) == {"ok"}
     assert set(rows.loc[(rows["length"] > LENGTH) & (rows["variant"] == "full"), "status"]) == {"unsupported"}
 
@@ -116,7 +116,7 @@ def test_lack_of_memory_on_one_rank_is_the_status_of_the_row_and_a_bug_ends_all(
     lacks = on_rank(1, lambda: before_passes(lambda window, _: window == 2 * LENGTH and torch.empty(2**60)))
     first, second = on_ranks(*command(copied, "--enc", "alibi"), prepare=lacks)
     assert (first.code, second.code) == (0, 0), first.err + second.err
-    rows = pd.read_csv(run_of(copied, "alibi").eval_csv)
+    rows = pd.read_csv(run_of(copied, "alibi").folder / "eval.csv")
     full = rows[(rows["variant"] == "full")].set_index(["protocol", "length"])["status"]
     assert set(full.xs(2 * LENGTH, level="length")) == {"oom"}
     assert set(full.xs(4 * LENGTH, level="length")) == {"ok"}

@@ -140,7 +140,7 @@ def test_signals_stop_training_and_the_same_command_goes_on(signum: int) -> None
     assert result.code == 0
     assert f"going on from step {status['step']} of 390" in result.err
     assert result.json[0]["status"] == "complete"
-    assert pd.read_csv(run_of("results", "none").train_csv)["step"].is_monotonic_increasing
+    assert pd.read_csv(run_of("results", "none").folder / "train.csv")["step"].is_monotonic_increasing
 
 
 # ---- in this process

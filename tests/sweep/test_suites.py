@@ -66,7 +66,7 @@ def test_a_suite_trains_evaluates_and_reports_every_job(finished):
     assert result.code == 0, result.err
     assert jobs_of(out) == JOBS  # seed by seed
     assert set(states_of(out).values()) == {"complete"}
-    assert all(run.eval_csv.exists() for run in list_runs(out / "runs"))
+    assert all((run.folder / "eval.csv").exists() for run in list_runs(out / "runs"))
     assert [line for line in result.err.splitlines() if line.startswith("[")] == [
         f"[{n}/4] {encoding}, seed {seed}" for n, (encoding, seed) in enumerate(JOBS, 1)
     ]

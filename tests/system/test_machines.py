@@ -1,8 +1,7 @@
-"""Results of several machines: rows name theirs, old rows stay readable, and a report says who measured what."""
+"""Results of several machines: rows name theirs, and a report says who measured what."""
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 from pathlib import Path
@@ -14,13 +13,9 @@ from cli_runner import ALIBI, ROOT, SHORT, cli, document, run_of
 from fake_results import BEHAVIOUR, results
 
 from poscli.report import build_report
-from poscli.report.origin import machines
-from poscli.runs.results import evaluation, evaluation_tables
-from poscli.runs.run import EVAL, EVALUATED, Run
-from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
+from poscli.runs.results import evaluation
+from poscli.runs.run import Run
 from poscli.system.provenance import commit, cpu, machine
-
-OLD_COLUMNS = [name for name in EVAL_COLUMNS if name not in {*ADDED_COLUMNS, "tokenizer"}]
 
 
 @pytest.fixture(scope="module")
@@ -77,28 +72,6 @@ def test_commands_show_the_machine(measured: Run, monkeypatch) -> None:
     checks = {check["check"]: check["detail"] for check in document("doctor")}
     assert checks["machine"].startswith("third in results")
     assert checks["cpu"] == cpu()
-
-
-def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> None:
-    file, new = measured.folder / EVAL, evaluation(measured)
-    whole, record = file.read_bytes(), (measured.folder / EVALUATED).read_bytes()
-    try:
-        old = pd.read_csv(file, keep_default_na=False, dtype=str)[OLD_COLUMNS]  # a commit may look like a number
-        measured.files.write(EVAL, old.to_csv(index=False))
-        known = json.loads(record)
-        known["sums"] = {EVAL: "a checksum, as earlier versions wrote"}
-        measured.files.write(EVALUATED, json.dumps(known))
-        read = evaluation(measured)
-        assert (read[list(ADDED_COLUMNS)] == "").all(axis=None)
-        assert set(read["tokenizer"]) == {"bytes"}  # from the run's configuration
-        assert {name: kind.kind for name, kind in read.dtypes.items()} == {n: k.kind for n, k in new.dtypes.items()}
-        pd.testing.assert_frame_equal(read[OLD_COLUMNS], new[OLD_COLUMNS])
-        both = pd.concat([evaluation_tables([measured]).rows, new.assign(run_id="new-1")])
-        assert machines(both) == ["second", "not recorded"]
-        assert cli("report", "--out", measured.folder.parent.parent).code == 0
-    finally:
-        measured.files.write(EVAL, whole)
-        measured.files.write(EVALUATED, record)
 
 
 def two_machines() -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -42,7 +42,7 @@ def part(out: Path, label: str) -> Run:
 
 
 def losses(run: Run) -> pd.DataFrame:
-    rows = pd.read_csv(run.eval_csv)
+    rows = pd.read_csv(run.folder / "eval.csv")
     return rows[(rows["variant"] == "full") & (rows["length"] == LENGTH)]["nll"]
 
 

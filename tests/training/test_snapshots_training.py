@@ -109,7 +109,7 @@ def written(run: Run) -> Iterator[str]:
     yield f"status {json.dumps(status)}"
     env = json.loads((run.folder / "env.json").read_text(encoding="utf-8"))
     yield f"env {json.dumps({key: env[key] for key in ('schema', 'corpus', 'parameters', 'compiled', 'ranks')})}"
-    log = run.train_csv.read_text(encoding="utf-8") if run.train_csv.exists() else "no log"
+    log = (run.folder / "train.csv").read_text(encoding="utf-8") if (run.folder / "train.csv").exists() else "no log"
     header, *rows = log.splitlines()
     yield header
     for row in rows:

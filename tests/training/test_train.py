@@ -60,7 +60,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_and_two_checkpoints(encoding
     a, b = weights(straight), weights(resumed)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
-    log_a, log_b = (read_table(run.train_csv, TRAIN_COLUMNS)[["step", "nll"]] for run in (straight, resumed))
+    log_a, log_b = (read_table(run.folder / "train.csv", TRAIN_COLUMNS)[["step", "nll"]] for run in (straight, resumed))
     assert log_a.equals(log_b)
 
 
@@ -94,7 +94,7 @@ def test_a_run_that_stops_in_a_step_says_the_step_of_its_last_checkpoint(
 
 def test_the_loss_falls_and_the_log_is_whole(task, tmp_path):
     run = train(config(tokens=32 * 4 * 60), task, tmp_path, CPU)
-    log = read_table(run.train_csv, TRAIN_COLUMNS)
+    log = read_table(run.folder / "train.csv", TRAIN_COLUMNS)
     assert (log["step"].iloc[-1], log["tokens"].iloc[-1]) == (60, 60 * 128)
     assert log["nll"].iloc[0] == pytest.approx(math.log(257), rel=0.05)  # an untrained model knows nothing
     assert log["nll"].iloc[-10:].mean() < log["nll"].iloc[0] - 1
