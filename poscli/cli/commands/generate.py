@@ -107,16 +107,6 @@ class OtherWriters(AddedOptions):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Generated:
-    """A continuation: its text, its tokens, the time it took, and why it ended early ('' if it did not)."""
-
-    text: str
-    ids: list[int]
-    seconds: float
-    note: str
-
-
 @command("generate", after="run")
 def generate(
     prompt: Prompt = None,
@@ -220,17 +210,15 @@ def _continue_text(
         seed=sampling.seed,
         known=coder.vocab,
     )
-    generated = _print_as_it_comes(ids, coder, prompt, quiet=json_)
-    repeated = repetitions(generated.ids, len(begun), config.length)
+    text, made, seconds, ended = _print_as_it_comes(ids, coder, prompt, quiet=json_)
+    repeated = repetitions(made, len(begun), config.length)
     record = {
-        "run_id": writer.name, "encoding": spec, "read": len(begun), "prompt": prompt, "text": generated.text,
-        "tokens": len(generated.ids), "seconds": generated.seconds, "note": generated.note,
-        "repeated": [vars(each) for each in repeated],
+        "run_id": writer.name, "encoding": spec, "read": len(begun), "prompt": prompt, "text": text,
+        "tokens": len(made), "seconds": seconds, "note": ended, "repeated": [vars(each) for each in repeated],
     }  # fmt: skip
     emit(json_, record, lambda: data().write("\n"))
-    words = speed(writer.name, len(generated.ids), "tokens", generated.seconds)
-    said = [*filter(None, [generated.note]), words, *filter(None, [_in_words(repeated, config.length)])]
-    note("; ".join(said))
+    words = speed(writer.name, len(made), "tokens", seconds)
+    note("; ".join(filter(None, [ended, words, _in_words(repeated, config.length)])))
 
 
 def _held_out(writer: Writer, count: int) -> list[int]:
@@ -267,8 +255,13 @@ def refuse_long_input(config: RunConfig, length: int, sampling: Sampling, fix: s
         raise UsageError(f"reading {length:,} tokens with {config.encoding} {why}; {fix}")
 
 
-def _print_as_it_comes(stream: Iterator[int], coder: Tokenizer, prompt: str, *, quiet: bool) -> Generated:
-    """Print the prompt and then every token as it is generated; ends early where the encoding has no position."""
+def _print_as_it_comes(
+    stream: Iterator[int], coder: Tokenizer, prompt: str, *, quiet: bool
+) -> tuple[str, list[int], float, str]:
+    """Print the prompt and then every token as it is generated; ends early where the encoding has no position.
+
+    Returns the text that follows the prompt, its tokens, the seconds, and why it ended early ('' if it did not).
+    """
     from poscli.equation import Unsupported
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -290,7 +283,7 @@ def _print_as_it_comes(stream: Iterator[int], coder: Tokenizer, prompt: str, *, 
     pieces.append(decoder.decode(b"", final=True))  # of a character that has not ended
     if not quiet:
         data().write(_shown(pieces[-1]))
-    return Generated("".join(pieces), ids, time.perf_counter() - start, ended)
+    return "".join(pieces), ids, time.perf_counter() - start, ended
 
 
 def _shown(text: str) -> str:

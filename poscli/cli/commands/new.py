@@ -6,7 +6,6 @@ import keyword
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -34,31 +33,14 @@ class Start(StrEnum):
     RELATIVE = "relative"
 
 
-@dataclass(frozen=True)
-class Names:
-    """What is derived from the name of an encoding: my-encoding, my_encoding.py, test_my_encoding.py, MyEncoding."""
+def _names(name: str) -> dict[str, str]:
+    """What is derived from the name of an encoding, as templates know it.
 
-    name: str
-
-    @property
-    def module(self) -> str:
-        """The name of the Python module."""
-        return self.name.replace("-", "_")
-
-    @property
-    def file(self) -> str:
-        """The file of the encoding."""
-        return f"{self.module}.py"
-
-    @property
-    def test_file(self) -> str:
-        """The file of its test."""
-        return f"test_{self.module}.py"
-
-    @property
-    def cls(self) -> str:
-        """The class."""
-        return "".join(part[:1].upper() + part[1:] for part in re.split("[-_]", self.name))
+    >>> _names("my-encoding")["test_file"], _names("my-encoding")["cls"]
+    ('test_my_encoding.py', 'MyEncoding')
+    """
+    module, cls = name.replace("-", "_"), "".join(part[:1].upper() + part[1:] for part in re.split("[-_]", name))
+    return {"name": name, "module": module, "file": f"{module}.py", "test_file": f"test_{module}.py", "cls": cls}
 
 
 @command("new", after="verify")
@@ -78,31 +60,31 @@ def new(
     """Write an encoding of your own that works as it is, with comments that say what to change, and its test."""
     names = _checked(name, to)
     check_folder(to, "--to")
-    paths = [to / names.file, to / names.test_file]
+    paths = [to / names["file"], to / names["test_file"]]
     if taken := [path for path in paths if path.exists() and not force]:
         raise UsageError(f"{taken[0]} exists already; choose another name, or overwrite it with --force")
     for path, template in zip(paths, (f"{kind}.py.jinja", "test.py.jinja"), strict=True):
         _write(path, _rendered(template, names, kind))
     steps = _next(names, to)
-    payload = {"files": [str(path) for path in paths], "encoding": names.file, "class": names.cls, "next": steps}
+    payload = {"files": [str(path) for path in paths], "encoding": names["file"], "class": names["cls"], "next": steps}
     emit(json_, payload, lambda: _show(paths, steps))
 
 
-def _checked(name: str, to: Path) -> Names:
+def _checked(name: str, to: Path) -> dict[str, str]:
     """The names made of a name; UsageError for one that cannot be a module, or that something else has."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*", name) or len(name) > LONGEST:
         raise UsageError(
             f"{name[: 2 * LONGEST]!r} cannot name an encoding: a name has at most {LONGEST} letters, digits, - and _, "
             "and begins with a letter, such as my-encoding"
         )
-    names, spelled = Names(name), name.lower().replace("_", "-")
+    names, spelled = _names(name), name.lower().replace("_", "-")
     if spelled in complete.registered("poscli.encodings"):
         raise UsageError(f"{name!r} is the name of an encoding that poscli has; choose another, such as my-{spelled}")
-    if keyword.iskeyword(names.module):
+    if keyword.iskeyword(names["module"]):
         raise UsageError(
             f"{name!r} is a keyword of Python, which cannot name a module; choose another, such as my-{name}"
         )
-    if names.cls in IMPORTED or _is_taken(names.module, to):
+    if names["cls"] in IMPORTED or _is_taken(names["module"], to):
         raise UsageError(
             f"{name!r} would hide something that Python or the encoding imports by this name; choose another, such as "
             f"my-{name}"
@@ -118,15 +100,14 @@ def _is_taken(module: str, to: Path) -> bool:
     return module in sys.stdlib_module_names or (spec is not None and spec.origin is not None)
 
 
-def _rendered(template: str, names: Names, kind: Start) -> str:
+def _rendered(template: str, names: dict[str, str], kind: Start) -> str:
     """A template, filled in."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loaded = Environment(  # Python, not HTML: nothing is to be escaped
         loader=PackageLoader("poscli.cli"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    values = {key: getattr(names, key) for key in ("name", "module", "file", "test_file", "cls")}
-    return loaded.get_template(template).render(kind=kind.value, **values)
+    return loaded.get_template(template).render(kind=kind.value, **names)
 
 
 def _write(path: Path, content: str) -> None:
@@ -137,15 +118,15 @@ def _write(path: Path, content: str) -> None:
         raise StorageError(f"cannot write {path}: {cause}; choose another folder with --to") from error
 
 
-def _next(names: Names, to: Path) -> list[str]:
+def _next(names: dict[str, str], to: Path) -> list[str]:
     """The commands to run next."""
     inside = [] if to.resolve() == Path.cwd().resolve() else [f"cd {shlex.quote(str(to))}"]
     return [
         *inside,
-        f"poscli verify {names.file}",
-        f"pytest {names.test_file}",
-        f"poscli inspect {names.file}",
-        f"poscli train --enc {names.file}",
+        f"poscli verify {names['file']}",
+        f"pytest {names['test_file']}",
+        f"poscli inspect {names['file']}",
+        f"poscli train --enc {names['file']}",
         "poscli extrapolate",
         "poscli report",
     ]
