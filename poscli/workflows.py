@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from poscli import specs
-from poscli.config.claim import Claim
 from poscli.config.request import LONGEST_PROFILED, SHORTEST_PROFILED, ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import TUNING_SEED, OtherCorpus, RunConfig
@@ -40,7 +39,7 @@ from poscli.why.explain import check_judge, explain
 if TYPE_CHECKING:
     import pandas as pd
 
-    from poscli.report import Report
+    from poscli.report import About, Report
 
 OpenTask = Callable[[str, str, "str | Tokenizer"], Task]  # from the names of a task, a corpus and a tokenizer
 WITHOUT_MODEL = ("diverged", "oom")  # states in which a training has ended without a model to evaluate
@@ -237,33 +236,25 @@ def report(
     baseline: str = "",
     formats: Sequence[str] = (),
     site: Path | None = None,
-    title: str = "",
-    description: str = "",
-    claims: Sequence[Claim] = (),
-    failures: Sequence[str] = (),
+    about: About | None = None,
 ) -> Report:
     """Write a report of `tables`, the evaluations of runs in the folder `runs`, to the folder `to`.
 
-    `site` is a folder for a page per corpus and encoding. `title`, `description`, `claims` and `failures`, the
-    runs that have no results, each with the reason, are those of a suite. The files include those of the site.
+    `site` is a folder for a page per corpus and encoding. `about` is what a suite says of itself, with its runs that
+    have no results as `left_out`. The files include those of the site.
     """
     from poscli.report import About, build_report, trained_runs, write_site
     from poscli.report.ceilings import ngram_gains
     from poscli.report.documents import explanations
 
-    left_out = [*failures, *(f"{run}: {why}" for run, why in tables.left_out.items())]
+    about = about or About()
+    left_out = [*about.left_out, *(f"{run}: {why}" for run, why in tables.left_out.items())]
     written = build_report(
         tables.rows,
         tables.positions,
         to,
         details=tables.details,
-        about=About(
-            title=title,
-            description=description,
-            claims=claims,
-            left_out=left_out,
-            explained=explanations(tables.rows),
-        ),
+        about=replace(about, left_out=left_out, explained=explanations(tables.rows)),
         mix=mix,
         baseline=baseline,
         runs=trained_runs(runs),

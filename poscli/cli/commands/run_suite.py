@@ -156,6 +156,7 @@ def _announce_power(jobs: list[Job], open_task: OpenTask) -> None:
 
 def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:
     """Write the report of a suite; exit code 3 if a run failed or has no model."""
+    from poscli.report import About
     from poscli.runs.results import evaluation_tables, open_evaluated
     from poscli.tasks import task_columns
     from poscli.workflows import WITHOUT_MODEL, report
@@ -164,15 +165,8 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
         raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
     tables = evaluation_tables([open_evaluated(folder) for folder in results.folders], task_columns())
     failures = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in results.failures]
-    written = report(
-        tables,
-        runs,
-        to,
-        title=suite.title,
-        description=suite.description,
-        claims=suite.claim,
-        failures=failures,
-    )
+    about = About(title=suite.title, description=suite.description, claims=suite.claim, left_out=failures)
+    written = report(tables, runs, to, about=about)
     show_report(written, tables, json_, failures=results.failures)
     if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)
