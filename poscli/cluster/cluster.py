@@ -25,20 +25,18 @@ from poscli.cluster import MARK, execute, look_around, refuse_apart
 from poscli.config.run import RunConfig
 from poscli.sweep.crew import PROCESS_BYTES, Crew, Needed
 from poscli.sweep.job import Job, Outcome
-from poscli.sweep.workers import WorkerDied, Workers
+from poscli.sweep.workers import STOP_SECONDS, WorkerDied, Workers
 from poscli.system.console import warn_once
 from poscli.system.device import usable_cores
 from poscli.system.errors import DataError, LockedError, UsageError
 from poscli.system.files import make_folder, remove_display, write_atomic
 from poscli.system.memory import in_words
-from poscli.system.ranks import LARGEST_PORT
+from poscli.system.ranks import LARGEST_PORT, LOOPBACK
 from poscli.system.signals import kept_handlers
 
 LOCAL = "local"  # in the place of an address: a cluster of this machine alone, for as long as the command runs
 CONNECT_SECONDS = 5.0  # to wait for an answer at an address
-LOOPBACK = "127.0.0.1"
 LOCK_SECONDS = 5.0  # to wait for another sweep that is starting
-STOP_SECONDS = 30.0  # that jobs have to save their state
 GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
 LEAST_GPU, ROUNDING = 1e-4, 1e-9  # the smallest part of a GPU that Ray sets aside; of a number of such parts
 STORE_BYTES = 100 * 2**20  # of a local cluster's object store, through which only jobs and outcomes pass

@@ -69,15 +69,9 @@ def measured_on(device: torch.device) -> dict[str, str]:
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Versions and machine, for env.json and `poscli doctor`."""
-    return {
-        "poscli": poscli.__version__,
-        "commit": commit(),
+    return measured_on(device) | {
         "python": platform.python_version(),
-        "torch": torch.__version__,
         "platform": platform.platform(),
-        "machine": machine(),
-        "cpu": cpu(),
-        "device": device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cpu_bfloat16": cpu_has_bfloat16(),

@@ -76,7 +76,7 @@ def _show(verdicts: list[Verdict]) -> None:
 
 
 def _findings(verdict: Verdict, only: tuple[str, ...] = tuple(STYLES)) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in (verdict.encoding, "", "what was found"):
         table.add_column(column, no_wrap=column != "what was found")
     for finding in verdict.findings:
