@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -38,7 +38,6 @@ from poscli.system.ranks import (
     SharedError,
     any_rank,
     exchanged,
-    gathered,
     is_lost,
     numbers_of_all,
     ranks,
@@ -171,7 +170,7 @@ class Evaluation:
             seconds += time.perf_counter() - start
             done = np.concatenate(passes[first : first + count])
             progress.advance(cost(measurement, spans[done]), f"{length} tokens")
-        peak = max(float(each) for each in gathered(np.array(peak_memory_mb(self.setup.device))))
+        peak = max(exchanged(peak_memory_mb(self.setup.device)))
         if count > 1:
             values = _of_all_ranks(values, reader, length)
         if not ranks().first:
@@ -252,8 +251,7 @@ def first_failure(outcome: PassOutcome) -> tuple[PassOutcome, int] | None:
     """
     if not any(bad for (bad,) in numbers_of_all([float(outcome.status != "ok")])):
         return None
-    outcomes = [PassOutcome(**json.loads(content)) for content in exchanged(json.dumps(asdict(outcome)).encode())]
-    return next((each, rank) for rank, each in enumerate(outcomes) if each.status != "ok")
+    return next((each, rank) for rank, each in enumerate(exchanged(outcome)) if each.status != "ok")
 
 
 def _without_losses(outcome: PassOutcome, rank: int, length: int, model: LanguageModel) -> MeasuredLosses:
@@ -270,9 +268,9 @@ def _of_all_ranks(
 ) -> dict[str, NDArray[np.float32]]:
     """The measurements of all ranks by name, `[windows, length]`; `reader` `[windows]` is the rank that read each."""
     nothing, joined = np.empty((0, length), np.float32), {}
-    for name in json.loads(exchanged(json.dumps(list(values)).encode())[0]):  # the first rank always makes a pass
+    for name in exchanged(list(values))[0]:  # the first rank always makes a pass
         joined[name] = np.full((len(reader), length), np.nan, np.float32)
-        for rank, part in enumerate(gathered(values.get(name, nothing))):
+        for rank, part in enumerate(exchanged(values.get(name, nothing))):
             joined[name][reader == rank] = part
     return joined
 

@@ -1,13 +1,12 @@
 """Several processes that compute one result: the ranks that `torchrun` starts, which talk through torch.distributed.
 
-Without torchrun there is one rank, nothing is started, and every function here returns at once. torch and numpy are
-imported only if there are several ranks. Where all ranks are on one machine, nothing here listens on another address
-than the loopback one.
+Without torchrun there is one rank, nothing is started, and every function here returns at once. torch is imported only
+if there are several ranks. Where all ranks are on one machine, nothing here listens on another address than the
+loopback one.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import platform
@@ -17,16 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from poscli.system import signals
 from poscli.system.errors import PoscliError, UsageError
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
-
+T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
 MEETING = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks find each other, set by torchrun, too
 LARGEST_PORT = 2**16 - 1
@@ -104,7 +102,7 @@ def connected(device: torch.device) -> Iterator[torch.device]:
         yield device
         import torch.distributed as dist
 
-        exchanged(b"")  # until every rank is here: one that left earlier would look lost to the others
+        exchanged(None)  # until every rank is here: one that left earlier would look lost to the others
         dist.destroy_process_group()
 
 
@@ -115,8 +113,8 @@ def agree(stated: dict[str, Any]) -> None:
     """
     if ranks().count == 1:
         return
-    statement = {"host": platform.node(), "stated": _flat(json.loads(json.dumps(stated, default=str)))}
-    first, *others = (json.loads(text) for text in exchanged(json.dumps(statement).encode()))
+    statement: dict[str, Any] = {"host": platform.node(), "stated": _flat(json.loads(json.dumps(stated, default=str)))}
+    first, *others = exchanged(statement)
     for rank, other in enumerate(others, 1):
         for name in dict.fromkeys([*first["stated"], *other["stated"]]):
             a, b = (each["stated"].get(name, "nothing") for each in (first, other))
@@ -150,35 +148,19 @@ def any_rank(flag: bool) -> bool:
 
 def largest(number: int) -> int:
     """The largest of the numbers that the ranks state."""
-    return number if ranks().count == 1 else max(int(text) for text in exchanged(str(number).encode()))
+    return max(exchanged(number))
 
 
-def gathered(array: NDArray) -> list[NDArray]:
-    """The arrays of all ranks, in the order of ranks, on every rank; their shapes and dtypes may differ."""
+def exchanged(value: T) -> list[T]:
+    """What every rank gives, in the order of ranks, on every rank, as pickles: ranks trust each other."""
     if ranks().count == 1:
-        return [array]
-    import numpy as np
-
-    np.save(file := io.BytesIO(), array, allow_pickle=False)
-    return [np.load(io.BytesIO(content), allow_pickle=False) for content in exchanged(file.getvalue())]
-
-
-def exchanged(content: bytes) -> list[bytes]:
-    """What every rank gives, in the order of ranks, on every rank."""
-    if ranks().count == 1:
-        return [content]
-    import torch
+        return [value]
     import torch.distributed as dist
 
+    values: list[Any] = [None] * ranks().count
     with lost_ranks_named():
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks().count)]
-        dist.all_gather(lengths, torch.tensor([len(content)]))
-        sizes = [int(length) for length in lengths]
-        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
-        padded[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)]
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-    return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+        dist.all_gather_object(values, value)
+    return values
 
 
 def numbers_of_all(numbers: list[float]) -> list[list[float]]:
@@ -255,7 +237,7 @@ def _raise_first(failure: Exception | None) -> None:
     if failure is not None:
         said = str(failure) if isinstance(failure, PoscliError) else f"{type(failure).__name__}: {failure}"
         report |= {"said": said, "code": getattr(failure, "exit_code", 1)}
-    for rank, other in enumerate(map(json.loads, exchanged(json.dumps(report).encode()))):
+    for rank, other in enumerate(exchanged(report)):
         if other["failed"]:
             if failure is not None and rank == ranks().rank == 0:
                 raise shared(failure)

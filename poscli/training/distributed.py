@@ -7,7 +7,6 @@ in common.
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from poscli.model.cache import PREFIX, Memory
 from poscli.model.transformer import Model
 from poscli.runs.checkpoint import Checkpoint
-from poscli.system.ranks import exchanged, gathered, lost_ranks_named, ranks
+from poscli.system.ranks import exchanged, lost_ranks_named, ranks
 from poscli.tasks import Batch
 from poscli.tasks.task import IGNORED
 
@@ -98,7 +97,7 @@ def from_first(last: Checkpoint | None) -> Checkpoint | None:
     content: dict[str, Any] = {}
     if last is not None:
         content = {"shapes": [_shapes(last.model), _shapes(last.optim)], "state": last.state}
-    content = json.loads(exchanged(json.dumps(content).encode())[0])
+    content = exchanged(content)[0]
     if not content:
         return None
     model, optim = (
@@ -124,7 +123,7 @@ def _broadcast(tensor: Tensor | None, shape: list[int], dtype: str) -> Tensor:
 
 def gathered_memory(memory: Memory) -> dict[str, Tensor]:
     """The tensors of a memory with the windows of all ranks, in the order of the batch."""
-    tensors = {name: gathered(x.cpu().numpy()) for name, x in memory.tensors().items()}
+    tensors = {name: exchanged(x.cpu().numpy()) for name, x in memory.tensors().items()}
     return {name: torch.cat([torch.from_numpy(part) for part in parts]) for name, parts in tensors.items()}
 
 

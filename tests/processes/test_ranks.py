@@ -28,7 +28,7 @@ from poscli.runs.lock import locked
 from poscli.system import ranks as several
 from poscli.system import signals
 from poscli.system.errors import DataError, UsageError
-from poscli.system.ranks import agree, any_rank, connected, gathered, together
+from poscli.system.ranks import agree, any_rank, connected, exchanged, together
 from poscli.tasks import Batch
 from poscli.training.distributed import parts_of, replicated_loss
 from poscli.training.trainer import Trainer
@@ -248,7 +248,7 @@ def test_an_error_that_all_ranks_have_is_printed_once() -> None:
 
 
 def exchanges(rank: int) -> list[object]:
-    parts = [part.tolist() for part in gathered(np.arange(rank + 1) * 1.5)]
+    parts = [part.tolist() for part in exchanged(np.arange(rank + 1) * 1.5)]
     answers: list[object] = [parts, any_rank(rank == 1), any_rank(False), several.largest(10 - rank)]
     agree({"equal": {"a": 1}})
     try:
@@ -262,7 +262,7 @@ def exchanges(rank: int) -> list[object]:
     except Exception as error:  # noqa: BLE001 - compared below
         answers += [str(error).partition(": ")[2] or str(error), getattr(error, "exit_code", 0)]
     numbers = several.numbers_of_all([rank + 0.5, 2.0])
-    return [*answers, listening(), accumulated(rank), numbers, several.exchanged(b"ab"[:rank])[1].decode()]
+    return [*answers, listening(), accumulated(rank), numbers, exchanged("ab"[:rank])[1]]
 
 
 def listening() -> list[str]:
