@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from poscli.report import About, Report
 
 OpenTask = Callable[[str, str, "str | Tokenizer"], Task]  # from the names of a task, a corpus and a tokenizer
-WITHOUT_MODEL = ("diverged", "oom")  # states in which a training has ended without a model to evaluate
 
 
 @dataclass(frozen=True)

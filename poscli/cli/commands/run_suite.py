@@ -158,8 +158,9 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
     """Write the report of a suite; exit code 3 if a run failed or has no model."""
     from poscli.report import About
     from poscli.runs.results import evaluation_tables, open_evaluated
+    from poscli.runs.run import FAILED_STATES
     from poscli.tasks import task_columns
-    from poscli.workflows import WITHOUT_MODEL, report
+    from poscli.workflows import report
 
     if not results.folders:
         raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
@@ -168,5 +169,5 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
     about = About(title=suite.title, description=suite.description, claims=suite.claim, left_out=failures)
     written = report(tables, runs, to, about=about)
     show_report(written, tables, json_, failures=results.failures)
-    if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
+    if results.failures or tables.rows["status"].isin(FAILED_STATES).groupby(tables.rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)

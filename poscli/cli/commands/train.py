@@ -44,10 +44,10 @@ def train(
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
     from poscli.estimate import MEASURED_FROM, trainings
+    from poscli.runs.run import FAILED_STATES
     from poscli.runs.summary import training_summary
     from poscli.system.device import device_of
     from poscli.system.ranks import any_rank, connected, ranks, together
-    from poscli.workflows import WITHOUT_MODEL
     from poscli.workflows import train as train_runs
 
     with connected(device_of(device)) as own_device:
@@ -69,7 +69,7 @@ def train(
         results = [training_summary(run) for run in trained if ranks().first]
         emit(json_, results, lambda: _show(results))
         note(f"next: poscli extrapolate --max-len {16 * setup.configs[0].length}{carried(out_)}")
-        partial = any_rank(any(row["status"] in WITHOUT_MODEL for row in results))
+        partial = any_rank(any(row["status"] in FAILED_STATES for row in results))
     if partial:
         raise typer.Exit(PARTIAL)
 
