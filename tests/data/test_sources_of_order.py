@@ -253,6 +253,11 @@ def test_the_periods_of_held_out_documents_are_known_in_their_order(
     assert periods_of("stdlib") is None
 
 
+@pytest.mark.parametrize("corpus", ["bayes:coin(heads=0.5)", "bayes:period(no=1)", "elsewhere:x"])
+def test_a_report_on_a_corpus_whose_plugin_is_gone_goes_without_periods(corpus: str) -> None:
+    assert periods_of(corpus) is None
+
+
 # --- tree
 
 

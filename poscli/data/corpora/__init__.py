@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from poscli.data.build import divided
 from poscli.data.source import Document, Reading, Source
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import DataError, UsageError, near
 from poscli.system.registry import Registry
 from poscli.system.text import in_no_line
 
@@ -99,20 +99,26 @@ def loss_unit(specs: Iterable[str]) -> str:
 
 def optimum_of(spec: str) -> Optimum | None:
     """The best possible loss of every byte of a corpus; None where it is not known, as it is for all human text."""
-    name, _, argument = spec.partition(":")
-    return CORPORA.get(name).optimum(argument) if name in CORPORA.names() else None
+    kind = kind_of(spec)
+    return kind.optimum(spec.partition(":")[2]) if kind else None
 
 
 def blind_of(spec: str) -> Optimum | None:
     """The best possible loss of a reader that ignores positions (poscli/data/known_limit); None as for `optimum_of`."""
-    name, _, argument = spec.partition(":")
-    return CORPORA.get(name).blind(argument) if name in CORPORA.names() else None
+    kind = kind_of(spec)
+    return kind.blind(spec.partition(":")[2]) if kind else None
 
 
 def periods_of(spec: str) -> list[int] | None:
-    """After how many tokens each held-out document of a corpus repeats itself, in their order; None without periods."""
-    name, _, argument = spec.partition(":")
-    return CORPORA.get(name).periods(argument) if name in CORPORA.names() else None
+    """After how many tokens each held-out document of a corpus repeats itself, in their order; None without periods.
+
+    Reports ask it of the corpora of results, whose plugins may be gone: what cannot be read has none.
+    """
+    kind = kind_of(spec)
+    try:
+        return kind.periods(spec.partition(":")[2]) if kind else None
+    except (DataError, UsageError):
+        return None
 
 
 def check_characters(spec: str) -> None:
