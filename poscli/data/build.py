@@ -51,7 +51,7 @@ def split_documents(documents: Sequence[StoredDocument], whole: bool = False) ->
         return {"train": [], "valid": [each for n, each in enumerate(ordered) if n % 4 != 1], "tune": ordered[1::4]}
     if all(document.part is None for document in ordered):
         held = hold_out([document.size for document in ordered])
-        tuning = held[1::4]
+        tuning = set(held[1::4])
         part_of = {n: "tune" if n in tuning else "valid" for n in held}
         return {part: [each for n, each in enumerate(ordered) if part_of.get(n, "train") == part] for part in PARTS}
     parts: dict[Part, list[StoredDocument]] = {part: [] for part in PARTS}
