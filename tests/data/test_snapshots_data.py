@@ -446,7 +446,19 @@ def test_tokenizers_that_are_refused(place: Place, snapshot: Snapshot, monkeypat
     (place.folder / "cache").mkdir()
     (place.folder / "broken").mkdir()
     (place.folder / "broken/tokenizer.json").write_text("{")
-    specs = ["byte", "bytes:1", "bpe", "bpe:", "bpe:255", "bpe:262145", "bpe:4k", "bpe:0300", "bpe:4_096", "bpe:٤٠٩٦"]
+    specs = [
+        "byte",
+        "bytes:",
+        "bytes:1",
+        "bpe",
+        "bpe:",
+        "bpe:255",
+        "bpe:262145",
+        "bpe:4k",
+        "bpe:0300",
+        "bpe:4_096",
+        "bpe:٤٠٩٦",
+    ]
     specs += ["hf", "hf:no:such", "hf:a/b/c", "hf:/no/such", "hf:~nobody-here/x", "Bpe:300", "bep:300"]
     specs += ["no.such:Class", "hf:broken", "poscli.data:Split"]
     lines = [f"{spec}: {place.heard(tokenizer, spec)}" for spec in specs]

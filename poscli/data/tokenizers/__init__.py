@@ -97,11 +97,11 @@ TOKENIZERS: Registry[type[Tokenizer]] = Registry("tokenizer", __name__, subclass
 
 def tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that a spec names; UsageError if there is none, or if its argument is missing or unwanted."""
-    cls, (name, _, argument) = tokenizer_class(spec), spec.partition(":")
+    cls, (name, colon, argument) = tokenizer_class(spec), spec.partition(":")
     if name not in TOKENIZERS.names():
         made = cls()
     else:
-        if bool(argument) != bool(cls.argument):
+        if not argument if cls.argument else colon:
             raise UsageError(f"{spec!r} is not of the form {name}{cls.argument and ':' + cls.argument}")
         made = cls(argument) if argument else cls()
     made.name = spec
