@@ -111,7 +111,9 @@ def find_files(kind: str, argument: str, suffixes: tuple[str, ...] = ("",)) -> t
             files = list(_below(path, suffixes))
             fault = f"the folder {printable(path)} holds no file named *{suffixes[0]}"
         else:
-            names = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+            there = next(parent for parent in path.parents if parent.is_dir())  # whose brackets are part of a name
+            pattern = Path(glob.escape(str(there)), path.relative_to(there))
+            names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
             files = [Path(name) for name in names if Path(name).is_file()]
             fault = f"{printable(path)} is no file, no folder and no pattern that matches a file"
     if not files:

@@ -16,6 +16,7 @@ import zstandard
 from hub_stub import parquet
 
 from poscli.data import filesets, load_corpus, source_of
+from poscli.data.corpora import stdlib
 from poscli.system.errors import DataError
 
 TEXTS = [f"document {n} ".ljust(400 + n, ".") + "\n" for n in range(10)]
@@ -155,6 +156,23 @@ def test_links_that_form_loops_are_passed_over_in_folders(folder: Path, cache: P
     (folder / "up").symlink_to(folder)
     (folder / "self").symlink_to("self")
     assert load_corpus(f"text:{folder}", cache=cache).train.documents == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no links")
+def test_a_link_to_nowhere_is_passed_over_in_the_library(folder: Path) -> None:
+    (folder / "gone.py").symlink_to("/nonexistent")
+    assert "keeps no library source" in stdlib.available(folder)
+    (folder / "module.py").write_text("x = 1\n" * 2000)
+    assert [document.content[:5] for document in stdlib.source(library=folder).read().documents] == [b"x = 1"]
+
+
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(folder: Path) -> None:
+    (folder / "[2024]").mkdir()
+    (folder / "[2024]" / "a.txt").write_text(TEXTS[0])
+    (folder / "b.txt").write_text(TEXTS[1])
+    for pattern, text in (("[2024]/*.txt", TEXTS[0]), ("[abc].txt", TEXTS[1])):
+        (document,) = source_of(f"text:{folder}/{pattern}").read().documents
+        assert document.content.decode() == text
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

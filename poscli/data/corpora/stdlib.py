@@ -52,7 +52,8 @@ def modules(library: Path) -> list[Path]:
         folders[:] = sorted(set(folders) - LEFT_OUT_FOLDERS)  # os.walk enters only the folders that this list keeps
         paths = [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
         paths_kept += [path for path in paths if not path.relative_to(library).as_posix().startswith(TABLES)]
-    return [path for path in paths_kept if path.stat().st_size >= SMALLEST_MODULE_BYTES]
+    # A link may point nowhere.
+    return [path for path in paths_kept if path.is_file() and path.stat().st_size >= SMALLEST_MODULE_BYTES]
 
 
 def _library() -> Path:
