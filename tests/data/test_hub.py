@@ -221,7 +221,9 @@ def test_specs_have_one_canonical_form(text: str, canonical: str) -> None:
     assert HubSpec.parse(canonical.removeprefix("hf:")) == HubSpec.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "org/set?bytes=0", "org/set?bytes=5T", "org/set?byte=5M", "org/set@a,b,c", ":x"])
+@pytest.mark.parametrize(
+    "text", ["", "org/set?bytes=0", "org/set?bytes=00", "org/set?bytes=5T", "org/set?byte=5M", "org/set@a,b,c", ":x"]
+)
 def test_specs_outside_the_grammar_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not of the form hf:REPO"):
         HubSpec.parse(text)

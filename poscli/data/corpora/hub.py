@@ -70,7 +70,7 @@ class HubSpec:
     def parse(cls, text: str) -> HubSpec:
         """What follows `hf:`; UsageError if the grammar does not allow it."""
         match = _SPEC.fullmatch(text)
-        if match is None or match["number"] == "0":
+        if match is None or (match["number"] and not int(match["number"])):
             raise UsageError(f"'hf:{text}' is not of the form {GRAMMAR}")
         repo = ALIASES.get(match["repo"], match["repo"])
         return cls(
