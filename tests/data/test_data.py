@@ -21,7 +21,7 @@ from hub_stub import parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poscli.data import TOKENIZERS, Corpus, Split, Tokenizer, batch, check_trainable, load_corpus
+from poscli.data import TOKENIZERS, Corpus, Split, Tokenizer, batch, check_trainable, load_corpus, source_of
 from poscli.data.build import StoredDocument, cut_points, hold_out, split_documents
 from poscli.data.tokenizers import tokenizer
 from poscli.data.tokenizers.bytes import END
@@ -116,6 +116,27 @@ def test_a_cut_never_splits_a_character(text: str) -> None:
     first, second = cut_points(content)
     assert 0 < first < second < len(content)
     assert "".join(part.decode() for part in (content[:first], content[first:second], content[second:])) == text
+
+
+ARGPARSE = f"text:{Path(sysconfig.get_path('stdlib'), 'argparse.py')}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("code", "wheel:sympy==1.13.3", True),
+        ("prose", "wheel:sympy==1.13.3/sympy/core/*.py", True),
+        ("code", "wheel:sympy==1.13.2", False),
+        ("stdlib", ARGPARSE, True),
+        ("hf:wikitext", "hf:wikitext?bytes=50M", True),
+        ("hf:wikitext", "hf:wikitext:wikitext-2-raw-v1", False),
+        ("hf:org/set", "hf:org/set:default#body", True),
+        ("hf:org/set@train", "hf:org/set@test", False),
+    ],
+)
+def test_corpora_that_read_the_same_text_have_a_common_origin(one: str, other: str, shared: bool) -> None:
+    """By it `--on whole:CORPUS` is refused where a model was trained on text of it."""
+    assert bool(source_of(one).origins & source_of(f"whole:{other}").origins) == shared
 
 
 def test_of_a_whole_corpus_nothing_is_for_training(books: Path, tmp_path: Path, cache: Path) -> None:

@@ -19,7 +19,8 @@ SMALLEST_BYTES, LARGEST_BYTES = 4_000, 120_000
 
 def source(_: str = "") -> Source:
     """The corpus `code`."""
-    return Source("code", [SMALLEST_BYTES, LARGEST_BYTES, *PINNED.values()], _read)
+    made_of = frozenset(f"wheel:{name}" for name in PINNED)
+    return Source("code", [SMALLEST_BYTES, LARGEST_BYTES, *PINNED.values()], _read, made_of=made_of)
 
 
 def _read() -> Reading:

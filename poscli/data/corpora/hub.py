@@ -39,6 +39,7 @@ from poscli.system.errors import DataError, UsageError, near
 GRAMMAR = "hf:REPO[:CONFIG][@TRAIN[,VALID]][#COLUMN][?bytes=50M]"
 ALIASES = {"wikitext": "Salesforce/wikitext", "pg19": "emozilla/pg19"}
 CONFIGS = {"Salesforce/wikitext": "wikitext-103-raw-v1"}  # the default
+USUAL_SPLITS = ("train", "validation")  # the second one only where there is one
 
 _SPEC = re.compile(
     r"(?P<repo>[^:@#?]+)(:(?P<config>[^@#?]+))?(@(?P<splits>[^,#?]+(,[^,#?]+)?))?(#(?P<column>[^?]+))?"
@@ -81,6 +82,12 @@ class HubSpec:
             int(match["number"]) * _UNITS[match["unit"]] if match["number"] else None,
         )
 
+    @property
+    def made_of(self) -> frozenset[str]:
+        """The splits that are read, however much of them; a configuration without a name is the one called default."""
+        splits = self.splits or USUAL_SPLITS
+        return frozenset(f"hf:{self.repo}:{self.config or 'default'}@{split}" for split in splits)
+
     def __str__(self) -> str:
         return (
             f"hf:{self.repo}"
@@ -94,7 +101,7 @@ class HubSpec:
 def source(argument: str) -> Source:
     """The corpus `hf:...`. It has no stamp, so that a cached corpus loads without a network."""
     spec = HubSpec.parse(argument)
-    return Source(str(spec), None, lambda: _read(spec))
+    return Source(str(spec), None, lambda: _read(spec), made_of=spec.made_of)
 
 
 def available() -> str:
@@ -199,7 +206,7 @@ def _documents(spec: HubSpec, splits: Any) -> Iterator[Document]:
 
 def _split_names(spec: HubSpec, names: Sequence[str]) -> Sequence[str]:
     """The names of the training split and, if there is one, of the held-out split."""
-    chosen = spec.splits or (("train", "validation") if "validation" in names else ("train",))
+    chosen = spec.splits or (USUAL_SPLITS if "validation" in names else USUAL_SPLITS[:1])
     for name in chosen:
         if name not in names:
             raise DataError(f"{spec.repo} has no split {name!r}: {near(name, names)}; name one as @TRAIN[,VALID]")

@@ -31,7 +31,12 @@ def source(_: str = "", library: Path | None = None) -> Source:
     if not files:
         raise DataError(available(library))
     version = platform.python_version()
-    return Source("stdlib", [version, stamps(files)], lambda: Reading(_documents(files), {"python": version}))
+    return Source(
+        "stdlib",
+        [version, stamps(files)],
+        lambda: Reading(_documents(files), {"python": version}),
+        made_of=frozenset(str(path.resolve()) for path in files),  # as `text:` names them
+    )
 
 
 def available(library: Path | None = None) -> str:

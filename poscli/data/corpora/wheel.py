@@ -166,7 +166,7 @@ def source(argument: str) -> Source:
         path, digest = wheel.file()
         return Reading(map(Document, texts(path, glob, spec)), {"sha256": digest})
 
-    return Source(spec, PINNED.get(str(wheel), ""), read)
+    return Source(spec, PINNED.get(str(wheel), ""), read, made_of=frozenset([f"wheel:{wheel}"]))
 
 
 def texts(path: Path, glob: str, spec: str) -> Iterator[bytes]:
