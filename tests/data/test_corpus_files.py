@@ -98,14 +98,6 @@ def test_a_decompression_bomb_stops_at_the_limit(
     assert peak < 80e6
 
 
-def test_zstd_without_its_package_says_what_to_install(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "a.txt.zst").write_bytes(zst(b"text\n" * 100))
-    monkeypatch.setitem(sys.modules, "zstandard", None)  # as if it were not installed
-    assert "pip install 'poscli[zst]'" in refusal(f"text:{folder}", cache)
-
-
 def test_zstd_frames_are_read_across_the_ends_of_reads(folder: Path, cache: Path) -> None:
     """A frame may end anywhere in a piece that is read; empty frames and empty files hold nothing."""
     made = zstandard.ZstdCompressor()

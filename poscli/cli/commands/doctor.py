@@ -33,7 +33,6 @@ OPTIONAL = {
     "gguf": "checkpoints of llama.cpp",
     "tokenizers": "tokenizers of the kinds bpe: and hf:",
     "torchdiffeq": "the encoding floater",
-    "zstandard": "texts in .zst",
 }
 
 ENOUGH = 2**16  # bytes written to see whether there is space: more than the first block of a file system
