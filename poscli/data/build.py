@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -153,16 +153,10 @@ def fingerprint(parts: Parts, tokenizer: str) -> str:
     return digest.hexdigest()[:16]
 
 
-class Built(NamedTuple):
-    """Properties of a built corpus that cannot be read off its arrays."""
-
-    fingerprint: str
-    bytes: dict[str, int]  # bytes of all documents, by split
-
-
-def build_arrays(source: Source, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> Built:
+def build_arrays(source: Source, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     """Write {train,valid,tune}.{tokens,starts}.npy into an empty folder, and TRAINED if the tokenizer is to be trained.
 
+    Returns what cannot be read off the arrays: the fingerprint of the corpus, and the bytes of all documents by split.
     Empty documents are dropped. Raises DataError if nothing would be left to train on, unless the source is `whole`, or
     to score, and OSError if the disk fails.
     """
@@ -194,7 +188,7 @@ def build_arrays(source: Source, documents: Iterable[Document], tokenizer: Token
             np.save(folder / f"{name}.starts.npy", np.cumsum([0, *lengths], dtype=np.int64))
     path.unlink()
     sizes = {str(name): sum(document.size for document in part) for name, part in parts.items()}
-    return Built(fingerprint(parts, tokenizer.fingerprint), sizes)
+    return {"fingerprint": fingerprint(parts, tokenizer.fingerprint), "bytes": sizes}
 
 
 def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocument]:

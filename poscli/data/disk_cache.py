@@ -105,7 +105,7 @@ def _build(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
         built = build_arrays(source, documents, tokenizer, partial)
         names = [*ARRAYS, *([TRAINED] if isinstance(tokenizer, TrainedTokenizer) else [])]
         files = {name: (_synced(partial / name).st_size, sha256(partial / name)) for name in names}
-        index = {"key": folder.name, "spec": source.spec, **built._asdict(), "origin": dict(origin), "files": files}
+        index = {"key": folder.name, "spec": source.spec, **built, "origin": dict(origin), "files": files}
         text = json.dumps({**index, "checksum": _checksum(index)}, indent=2)
         (partial / INDEX).write_text(text, encoding="utf-8")
         _synced(partial / INDEX)
