@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,8 +65,10 @@ def set_up_client() -> None:
 
 
 def client_failures() -> tuple[type[Exception], ...]:
-    """The errors of the hub's client: OSErrors of requests or, in newer versions, httpx' errors."""
+    """The errors of the hub's client, OSErrors of requests or, in newer versions, httpx' errors, and of `datasets`."""
     failures: tuple[type[Exception], ...] = (OSError, ValueError, EOFError)
+    if sys.modules.get("datasets"):
+        failures += (importlib.import_module("datasets.exceptions").DatasetsError,)
     for name in ("httpx", "httpx2"):
         if importlib.util.find_spec(name):
             failures += (importlib.import_module(name).HTTPError,)
@@ -134,7 +137,7 @@ class Repository:
         wanted = sorted(files)
         folder = self.cached
         if folder is None:
-            with _explained(self.name, f"cannot download {self.name}"):
+            with explaining(self.name.repo, f"cannot download {self.name}", revision=self.name.revision):
                 # By the revision, not by its commit, so that the client remembers for offline mode what it stood for.
                 path = snapshot_download(self.name.repo, revision=self.asked or None, allow_patterns=wanted)
             folder = Path(path)
@@ -151,16 +154,12 @@ class Repository:
 def open_repository(name: HubModel) -> Repository:
     """The repository at the commit that its revision stands for; DataError if there is none or the hub fails."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HFValidationError
 
     set_up_client()
     if constants.HF_HUB_OFFLINE:
         return _downloaded(name)
-    with _explained(name, f"cannot reach the hub for {name}"):
-        try:
-            info = HfApi().model_info(name.repo, revision=name.revision or None)
-        except HFValidationError as error:
-            raise UsageError(f"{name} names no repository ({reason(error)}); write {GRAMMAR}") from error
+    with explaining(name.repo, f"cannot reach the hub for {name}", revision=name.revision):
+        info = HfApi().model_info(name.repo, revision=name.revision or None)
     files = frozenset(file.rfilename for file in info.siblings or [])
     return Repository(HubModel(name.repo, str(info.sha)), files, name.revision)
 
@@ -169,7 +168,7 @@ def _downloaded(name: HubModel) -> Repository:
     """What an earlier call has downloaded, for offline mode."""
     from huggingface_hub import snapshot_download
 
-    with _explained(name, f"{name} was not downloaded before"):
+    with explaining(name.repo, f"{name} was not downloaded before", revision=name.revision):
         # Newer clients look whether everything is there that matches a pattern; here nothing in particular must be.
         path = snapshot_download(name.repo, revision=name.revision or None, local_files_only=True, allow_patterns=[])
     folder = Path(path)
@@ -178,26 +177,32 @@ def _downloaded(name: HubModel) -> Repository:
 
 
 @contextmanager
-def _explained(name: HubModel, failure: str) -> Iterator[None]:
-    """Turn an error of the hub's client into a DataError of one line that begins with `failure` or says more."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+def explaining(
+    repo: str, failure: str, *, revision: str = "", of_data: bool = False, advice: str = NETWORK
+) -> Iterator[None]:
+    """Turn an error of the hub's client, or of `datasets`, into one line, which begins with `failure` or says more.
+
+    `repo` is a repository of a model, or with `of_data` of a data set. `advice` is for errors without a known cause.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         yield
-    except GatedRepoError as error:
-        page = f"{constants.ENDPOINT}/{name.repo}"
-        raise DataError(f"{name.repo} is gated: accept its terms at {page}, then {LOGIN}") from error
-    except RepositoryNotFoundError as error:
-        from huggingface_hub import HfApi
-
-        hint = suggestion(name.repo, HfApi().list_models)
-        raise DataError(f"the hub has no model {name.repo!r}, or it needs a login ({LOGIN}); {hint}") from error
+    except HFValidationError as error:
+        raise UsageError(f"{repo!r} names no repository ({reason(error)}); write hf:ORG/NAME") from error
     except RevisionNotFoundError as error:
         fix = "name a branch, a tag, a commit or refs/pr/N"
-        raise DataError(f"{name.repo} has no revision {name.revision!r}; {fix}") from error
+        raise DataError(f"{repo} has no revision {revision!r}; {fix}") from error
     except client_failures() as error:
-        advice = OFFLINE if constants.HF_HUB_OFFLINE else ADVICE.get(status(error), NETWORK)
+        if isinstance(error, GatedRepoError) or " gated " in reason(error):  # `datasets` keeps only the words
+            page = f"{constants.ENDPOINT}/{'datasets/' * of_data}{repo}"
+            raise DataError(f"{repo} is gated: accept its terms at {page}, then {LOGIN}") from error
+        if isinstance(error, RepositoryNotFoundError):
+            kind, search = ("data set", HfApi().list_datasets) if of_data else ("model", HfApi().list_models)
+            hint = suggestion(repo, search)
+            raise DataError(f"the hub has no {kind} {repo!r}, or it needs a login ({LOGIN}); {hint}") from error
+        advice = OFFLINE if constants.HF_HUB_OFFLINE else ADVICE.get(status(error), advice)
         raise DataError(f"{failure}: {reason(error)}; {advice}") from error
 
 

@@ -164,6 +164,7 @@ def test_of_a_repository_nothing_is_fetched_that_is_not_needed(
 
 REFUSED = {
     "hf:orgs/whole": (4, "did you mean org/whole?"),
+    "hf:org/no--name": (2, "'org/no--name' names no repository", "hf:ORG/NAME"),
     "hf:org/none": (4, "the hub has no model 'org/none'", "hf auth login"),
     "hf:org/whole@v2": (4, "has no revision 'v2'"),
     "hf:org/gated": (4, "org/gated is gated", "accept its terms", "hf auth login"),

@@ -58,6 +58,7 @@ REPOSITORIES = {
         "default/train-0.parquet": parquet(prose(40, 1000, 7)),
         "default/validation-0.parquet": parquet(prose(40, 500, 8)),
     },
+    "org/gated": {"README.md": card({"default": ["train"]}), "default/train-0.parquet": parquet(["first\n"])},
     "Salesforce/wikitext": {
         "README.md": card({"wikitext-103-raw-v1": ["train"]}),
         "wikitext-103-raw-v1/train-0.parquet": parquet(["", *(row for rows in ARTICLES for row in [*rows, ""])]),
@@ -77,6 +78,7 @@ ONLINE = {
     "wrong split": "hf:org/parts:one@trian",
     "wrong column": "hf:org/parts:two",
     "wrong column, streamed": "hf:org/shards#body?bytes=10K",
+    "gated": "hf:org/gated",
 }
 
 
@@ -93,6 +95,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
     with Hub(REPOSITORIES) as hub:
+        hub.gated = {"org/gated"}
         yield hub
 
 
@@ -153,19 +156,20 @@ def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> N
     ("case", "parts"),
     [
         ("no repository", ["no data set 'org/part'", "did you mean org/parts?"]),
-        ("no such name", ["'a/b/c'", "hf:OWNER/NAME"]),
+        ("no such name", ["'a/b/c'", "hf:ORG/NAME"]),
         ("no configuration", ["several configurations", "there are one, two"]),
         ("wrong configuration", ["'onee'", "did you mean one?"]),
         ("wrong split", ["'trian'", "did you mean train?", "@TRAIN"]),
         ("wrong column, streamed", ["row 1", "'body'", "there is text"]),
         ("wrong column", ["row 1", "'text'", "there is content", "#FIELD"]),
+        ("gated", ["org/gated is gated", "accept its terms", "/datasets/org/gated", "hf auth login"]),
     ],
 )
 def test_an_error_is_one_line_with_the_value_and_a_suggestion(
     online: dict[str, dict[str, Any]], case: str, parts: list[str]
 ) -> None:
     result = online[case]
-    assert result["exit_code"] == 4
+    assert result["exit_code"] == (2 if case == "no such name" else 4)
     assert "\n" not in result["error"]
     assert all(part in result["error"] for part in parts), result["error"]
 

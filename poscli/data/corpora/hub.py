@@ -25,13 +25,13 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.filesets import DEFAULT_FIELD, field_bytes
-from poscli.data.hub import ADVICE, LOGIN, chain, client_failures, reason, set_up_client, status, suggestion
+from poscli.data.hub import chain, explaining, set_up_client
 from poscli.data.source import Document, Part, Reading, Source
 from poscli.system.console import err
 from poscli.system.errors import DataError, UsageError, near
@@ -141,7 +141,7 @@ def _splits(spec: HubSpec, config: str | None, revision: str | None) -> Any:
     """The splits of a data set, by name, downloaded unless the corpus is streamed."""
     import datasets
 
-    with _explained(spec):
+    with explaining(spec.repo, f"cannot load {spec}", of_data=True):
         builder = datasets.load_dataset_builder(spec.repo, config, revision=revision)
         if revision and type(builder).__module__ == FROM_CACHE:
             raise DataError(f"cannot load {spec}: the hub has stopped answering; run it again later")
@@ -161,27 +161,19 @@ def _splits(spec: HubSpec, config: str | None, revision: str | None) -> Any:
 
 
 def _revision(repo: str) -> str:
-    """The newest commit of a repository; DataError if the repository does not exist or the hub cannot be reached."""
+    """The newest commit of a repository; an error if the repository does not exist or the hub cannot be reached."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    try:
+    advice = "check the network, or use a corpus that needs none: stdlib or text:PATH"
+    with explaining(repo, f"cannot reach the hub for {repo}", of_data=True, advice=advice):
         return str(HfApi().dataset_info(repo).sha)
-    except HFValidationError as error:
-        raise DataError(f"{repo!r} is no name of a repository ({reason(error)}); write hf:OWNER/NAME") from error
-    except RepositoryNotFoundError as error:
-        hint = suggestion(repo, HfApi().list_datasets)
-        raise DataError(f"the hub has no data set {repo!r}, or it needs a login ({LOGIN}); {hint}") from error
-    except _failures() as error:
-        advice = ADVICE.get(status(error), "check the network, or use a corpus that needs none: stdlib or text:PATH")
-        raise DataError(f"cannot reach the hub for {repo}: {reason(error)}; {advice}") from error
 
 
 def _config(spec: HubSpec, revision: str) -> str | None:
     """The configuration to load (None: the only one); DataError if it is ambiguous or does not exist."""
     import datasets
 
-    with _explained(spec):
+    with explaining(spec.repo, f"cannot load {spec}", of_data=True):
         names = datasets.get_dataset_config_names(spec.repo, revision=revision)
     if spec.config in names:
         return spec.config
@@ -217,7 +209,7 @@ def _contents(spec: HubSpec, split: Any, where: str, budget: int | None) -> Iter
     """The documents of one split, up to and including the one that reaches the budget in bytes."""
     left, half_read = budget, True
     try:
-        with _explained(spec), closing(iter(split)) as rows:
+        with explaining(spec.repo, f"cannot load {spec}", of_data=True), closing(iter(split)) as rows:
             texts: Iterable[bytes] = (
                 field_bytes(row, spec.column, f"{where} row {n}") for n, row in enumerate(rows, 1)
             )
@@ -253,27 +245,6 @@ def articles(rows: Iterable[bytes]) -> Iterator[bytes]:
         blank = not line.strip()
     if lines:
         yield b"".join(lines)
-
-
-@contextmanager
-def _explained(spec: HubSpec) -> Iterator[None]:
-    """Turn an error of `datasets` or the hub's client into a DataError of one line."""
-    try:
-        yield
-    except _failures() as error:
-        from datasets import config
-
-        advice = ADVICE.get(status(error), "check the network and the free disk space, then run it again")
-        if config.HF_HUB_OFFLINE:
-            advice = "HF_HUB_OFFLINE is set: unset it to download what is missing"
-        raise DataError(f"cannot load {spec}: {reason(error)}; {advice}") from error
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """The errors of `datasets` and of the hub's client."""
-    from datasets.exceptions import DatasetsError
-
-    return (*client_failures(), DatasetsError)
 
 
 CORPORA.add(
