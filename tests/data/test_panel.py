@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import struct
 from itertools import groupby
 from pathlib import Path
 
@@ -11,11 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from test_wheels import Index, index  # noqa: F401 - a fixture
 
 from poscli.data import Split, load_corpus
 from poscli.data.corpora import code, prose, records, source_of, wheel
-from poscli.data.corpora.echo import copy_distances, echoed
+from poscli.data.corpora.echo import echoed
 from poscli.system.errors import DataError, UsageError
 from poscli.system.files import sha256
 
@@ -223,6 +226,45 @@ def lines(seed: int, size: int) -> bytes:
     draw = np.random.default_rng(seed)
     letters = draw.choice(list("abcdefghijklmnopqrstuvwxyzé   \n"), size)
     return "".join(letters).encode()
+
+
+def cut(passage: bytes) -> int:
+    """How many bytes are taken: up to a line's end in the second half, a word's in the last eighth, or a character."""
+    size = len(passage)
+    ends = {passage.find(b"\n", size // 2, size - 4), passage.find(b" ", size * 7 // 8, size - 4)} - {-1}
+    if ends:
+        return min(ends) + 1
+    return next((at for at in range(max(0, size - 4), size) if passage[at] & 0xC0 != 0x80), size)
+
+
+def copy_distances(document: bytes, low: int = 64, high: int = 4096) -> NDArray[np.int64]:
+    """For each byte of an echo: how far back it, or a copy of it, was last, `[n]`; 0 for own bytes.
+
+    It reads the finished document, and makes by the rules of poscli/data/corpora/echo.py the decisions that made it.
+    """
+    distances = np.zeros(len(document), np.int64)
+    own = list(range(len(document)))  # the own byte that each byte is, or is a copy of
+    last = own.copy()  # where each own byte or a copy of it stands last, so far
+
+    def draws(at: int) -> tuple[int, ...]:
+        return struct.unpack("<4Q", hashlib.sha256(document[max(0, at - 256) : at] + struct.pack("<Q", at)).digest())
+
+    at = 0
+    while len(document) - at > (size := 48 + draws(at)[0] % 145):
+        at += cut(document[at : at + size])
+        if at <= low:
+            continue
+        _, size, unit, _ = draws(at)
+        back = int(low * (min(high, at) / low) ** (unit / 2**64))
+        start = max(0, at - back - 64)
+        start += cut(document[start : at - back])
+        size = min(48 + size % 145, back)
+        for copied in range(start, start + cut(document[start : start + size])):
+            own[at] = own[copied]
+            distances[at] = at - last[own[at]]
+            last[own[at]] = at
+            at += 1
+    return distances
 
 
 def test_copies_are_half_of_the_text_and_lie_where_they_are_said_to_lie() -> None:

@@ -7,17 +7,13 @@ are 48 to 192 bytes long, shortened to the end of a line or a word. How far back
 between `low` and `high` bytes, and then moved to the beginning of a line or a word, by 32 bytes at most; while a
 document is shorter than `high`, its length is the largest distance.
 
-What comes next is decided by a hash of the text so far. A document therefore tells by itself where its copies lie:
-`copy_distances` makes the same decisions again as it reads.
+What comes next is decided by a hash of the text so far. A document therefore tells by itself where its copies lie.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-
-import numpy as np
-from numpy.typing import NDArray
 
 from poscli.data.corpora import CORPORA, Kind, derived_source, of_each
 from poscli.data.source import Source
@@ -64,49 +60,29 @@ def source(argument: str = "") -> Source:
 def echoed(content: bytes, low: int = LOW, high: int = HIGH) -> bytes:
     """A document with copies of its passages inserted; all of its own bytes stay, in their order."""
     text = bytearray()
-    while len(content) > (size := _own_size(text, len(text))):
+    while len(content) > (size := _own_size(text)):
         size = _cut(content[:size])
         text += content[:size]
         content = content[size:]
-        start, end = _passage(text, len(text), low, high)
+        start, end = _passage(text, low, high)
         text += text[start:end]
     return bytes(text) + content
 
 
-def copy_distances(document: bytes, low: int = LOW, high: int = HIGH) -> NDArray[np.int64]:
-    """For each byte of a document that `echoed` returned: how far back it was last, `[n]`; 0 for own bytes.
-
-    `low` and `high` are those with which the document was made. A passage may be copied several times: the distance is
-    that to the last copy before.
-    """
-    distances = [0] * len(document)
-    own = list(range(len(document)))  # the own byte that each byte is, or is a copy of
-    last = own.copy()  # where each own byte or a copy of it stands last, so far
-    at = 0
-    while len(document) - at > (size := _own_size(document, at)):
-        at += _cut(document[at : at + size])
-        for copied in range(*_passage(document, at, low, high)):
-            own[at] = own[copied]
-            distances[at] = at - last[own[at]]
-            last[own[at]] = at
-            at += 1
-    return np.array(distances, np.int64)
-
-
-def _draws(text: bytes | bytearray, at: int) -> list[int]:
-    """Four random numbers below 2^64, decided by what stands before a place in a text, and by the place."""
-    digest = hashlib.sha256(text[max(0, at - HASHED) : at] + at.to_bytes(8, "little")).digest()
+def _draws(text: bytearray) -> list[int]:
+    """Four random numbers below 2^64, decided by the end of a text and by its length."""
+    digest = hashlib.sha256(text[-HASHED:] + len(text).to_bytes(8, "little")).digest()
     return [int.from_bytes(digest[n : n + 8], "little") for n in range(0, 32, 8)]
 
 
-def _own_size(text: bytes | bytearray, at: int) -> int:
-    """How many own bytes come at a place in a text, before they are cut at the end of a line or a word."""
-    return SHORTEST + _draws(text, at)[0] % (LONGEST - SHORTEST + 1)
+def _own_size(text: bytearray) -> int:
+    """How many own bytes come after a text, before they are cut at the end of a line or a word."""
+    return SHORTEST + _draws(text)[0] % (LONGEST - SHORTEST + 1)
 
 
-def _passage(text: bytes | bytearray, at: int, low: int, high: int) -> tuple[int, int]:
-    """Where the passage lies that is copied to a place in a text: its first byte, and the one after its last."""
-    _, size, unit, _ = _draws(text, at)
+def _passage(text: bytearray, low: int, high: int) -> tuple[int, int]:
+    """Where the passage lies that is copied to the end of a text: its first byte, and the one after its last."""
+    at, (_, size, unit, _) = len(text), _draws(text)
     if at <= low:
         return at, at
     distance = int(low * (min(high, at) / low) ** (unit / 2**64))
