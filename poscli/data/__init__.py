@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.data import tokenizers
-from poscli.data.corpora import CORPORA, Kind, blind_of, kind_of, loss_unit, optimum_of, source_of
+from poscli.data.corpora import CORPORA, Kind, kind_of, limit_of, loss_unit, source_of
 from poscli.data.corpus import Corpus, Split, batch, check_trainable, check_tunable
 from poscli.data.disk_cache import load_or_build
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer
@@ -29,13 +29,12 @@ __all__ = [
     "Tokenizer",
     "TrainedTokenizer",
     "batch",
-    "blind_of",
     "check_trainable",
     "check_tunable",
     "kind_of",
+    "limit_of",
     "load_corpus",
     "loss_unit",
-    "optimum_of",
     "source_of",
 ]
 

@@ -46,10 +46,7 @@ class Damaged(Exception):
 
 def load_or_build(source: Source, tokenizer: Tokenizer, cache: Path | None) -> Corpus:
     """Load a corpus from the cache; build it first if it is absent, damaged, or its sources have changed."""
-    try:
-        folder = (cache_folder() if cache is None else Path(cache)) / _folder_name(source, tokenizer)
-    except RuntimeError as error:  # there is no such user, or no home folder
-        raise DataError(f"cannot find the corpus cache: {error}; set POSCLI_CACHE to a folder") from error
+    folder = (cache_folder() if cache is None else Path(cache)) / _folder_name(source, tokenizer)
     try:
         return _load(tokenizer, folder)
     except Damaged:

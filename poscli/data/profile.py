@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poscli.data.corpus import Corpus, Split
+from poscli.statistics import FEWEST_DOCUMENTS
 from poscli.statistics.intervals import ratio_interval
 
 MOST_DOCUMENTS, MOST_TOKENS = 64, 16_384  # documents that are read, and tokens of each, after the longest window
@@ -50,7 +51,8 @@ def distance_profile(corpus: Corpus, windows: Sequence[int]) -> DistanceProfile:
     """The profile of held-out documents (`far_documents`), whose octaves lie between the lengths `windows`, ascending.
 
     n is 6 for bytes, and 3 for tokens of two bytes and more. The exponent is the likeliest one of a power law between
-    the first and the last length. Its interval is over documents; all three are NaN if no token could be copied.
+    the first and the last length. Its interval is over the documents in which a token could be copied, and NaN if they
+    are fewer than five; all three are NaN if no token could be copied.
     """
     low, high, split = windows[0], windows[-1], corpus.valid
     ngram = max(3, round(6 * len(split.tokens) / max(1, split.bytes)))
@@ -67,8 +69,9 @@ def distance_profile(corpus: Corpus, windows: Sequence[int]) -> DistanceProfile:
     logs, found = np.array([(np.log(each).sum(), len(each)) for each in distances]).T
     exponent: tuple[float, ...] = (np.nan,) * 3
     if counts.any():
-        flat, steep = ratio_interval(logs, found)
-        exponent = tuple(_exponent(mean, low, high) for mean in (logs.sum() / found.sum(), steep, flat))
+        enough = np.count_nonzero(found) >= FEWEST_DOCUMENTS
+        steep, flat = ratio_interval(logs, found) if enough else (np.nan, np.nan)  # far copies make a flat law
+        exponent = tuple(_exponent(mean, low, high) for mean in (logs.sum() / found.sum(), flat, steep))
     octaves = tuple((first, stop - 1) for first, stop in pairwise(windows))
     density = counts / np.diff(windows) / max(1, counts.sum())
     return DistanceProfile(

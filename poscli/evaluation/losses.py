@@ -127,8 +127,6 @@ class MeasuredLosses:
 
         `alone`: windows go through the model one at a time. Then the number of tokens to score, which is in the key,
         may be another one. Otherwise the losses of windows depend in the last bits on the others that are read.
-
-        Files of earlier versions also have rows of NaN, for tokens that were read and not measured.
         """
         import pyarrow.parquet as pq
 
@@ -164,24 +162,25 @@ def _whatever_tokens(key: str) -> list[Any]:
     return [{**part, "tokens": None} if isinstance(part, dict) else part for part in parts]
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Mean loss at positions `start` to `stop` of the window, both included; 1 is the first token predicted."""
+def position_curve(losses: Losses) -> list[dict[str, Any]]:
+    """Loss by position in the window, in bins of half an octave, over the windows that are measured whole.
 
-    start: int
-    stop: int
-    tokens: int
-    nll: float
-
-
-def position_curve(losses: Losses) -> list[Bin]:
-    """Loss by position in the window, in bins of half an octave, over the windows that are measured whole."""
+    Each has the columns `from` and `to`, the positions of its first and its last token, `tokens` and their mean `nll`;
+    position 1 is the first token predicted.
+    """
     length, nll = losses.length, losses.of_whole_windows
     edges = np.unique(np.floor(2.0 ** np.arange(0, np.log2(length), 0.5)).astype(int))
     by_position = nll.mean(axis=0, dtype=np.float64)
     bounds = zip(edges, [*edges[1:], length + 1], strict=True)
-    windows = len(nll)
-    return [Bin(int(a), int(b) - 1, int(b - a) * windows, float(by_position[a - 1 : b - 1].mean())) for a, b in bounds]
+    return [
+        {
+            "from": int(a),
+            "to": int(b) - 1,
+            "tokens": int(b - a) * len(nll),
+            "nll": float(by_position[a - 1 : b - 1].mean()),
+        }
+        for a, b in bounds
+    ]
 
 
 def tail_slope(losses: Losses) -> float:

@@ -155,7 +155,8 @@ class Evaluation:
         for number, windows in enumerate(passes):
             reader[windows] = number % count
         assigned = np.flatnonzero(reader == ranks().rank)
-        values: dict[str, NDArray[np.float32]] = {}
+        names = (NLL, *self.setup.task.columns)
+        values = {name: np.full((len(assigned), length), np.nan, np.float32) for name in names}
         seconds = 0.0
         for first in range(0, len(passes), count):
             start, number = time.perf_counter(), first + ranks().rank
@@ -165,14 +166,13 @@ class Evaluation:
             if failure := first_failure(outcome):
                 return _without_losses(*failure, length, model)
             for name, value in measured.items():
-                values.setdefault(name, np.full((len(assigned), length), np.nan, np.float32))
                 values[name][np.searchsorted(assigned, windows), length - last :] = value
             seconds += time.perf_counter() - start
             done = np.concatenate(passes[first : first + count])
             progress.advance(cost(measurement, spans[done]), f"{length} tokens")
         peak = max(exchanged(peak_memory_mb(self.setup.device)))
         if count > 1:
-            values = _of_all_ranks(values, reader, length)
+            values = {name: _of_all_ranks(own, reader) for name, own in values.items()}
         if not ranks().first:
             return MeasuredLosses(None)
         on = measured_on(self.setup.device)
@@ -263,15 +263,11 @@ def _without_losses(outcome: PassOutcome, rank: int, length: int, model: Languag
     return MeasuredLosses(None, outcome.status, outcome.reason, engine=model.engine, engine_reason=model.engine_reason)
 
 
-def _of_all_ranks(
-    values: dict[str, NDArray[np.float32]], reader: NDArray[np.int64], length: int
-) -> dict[str, NDArray[np.float32]]:
-    """The measurements of all ranks by name, `[windows, length]`; `reader` `[windows]` is the rank that read each."""
-    nothing, joined = np.empty((0, length), np.float32), {}
-    for name in exchanged(list(values))[0]:  # the first rank always makes a pass
-        joined[name] = np.full((len(reader), length), np.nan, np.float32)
-        for rank, part in enumerate(exchanged(values.get(name, nothing))):
-            joined[name][reader == rank] = part
+def _of_all_ranks(own: NDArray[np.float32], reader: NDArray[np.int64]) -> NDArray[np.float32]:
+    """A measurement of all ranks, `[windows, length]`; `reader` `[windows]` is the rank that read each."""
+    joined = np.full((len(reader), own.shape[1]), np.nan, np.float32)
+    for rank, part in enumerate(exchanged(own)):
+        joined[reader == rank] = part
     return joined
 
 

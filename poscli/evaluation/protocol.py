@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from poscli.config.request import DEFAULT_BASELINES, DEFAULT_NGRAM
 from poscli.system.errors import UsageError
@@ -75,11 +74,6 @@ class Documents:
     text: HeldOut
     settings: EvaluationSettings
     longest: int
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of targets of each document."""
-        return self.text.sizes
 
     def ends(self, margin: int = 0) -> Spans:
         """The places (document, end) of a window of the longest length that moves by the stride, drawn by `in_turns`.

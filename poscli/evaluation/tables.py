@@ -82,8 +82,7 @@ def position_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Ro
         if losses is None:
             continue
         common = run_columns(setup) | {"length": length, "tail_slope": tail_slope(losses)}
-        for b in position_curve(losses):
-            yield common | {"from": b.start, "to": b.stop, "tokens": b.tokens, "nll": b.nll}
+        yield from (common | row for row in position_curve(losses))
 
 
 def recall_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Row]:

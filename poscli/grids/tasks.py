@@ -148,10 +148,6 @@ class GridText(HeldOut):
     start: int  # the token that opens every window
     length: int  # of the windows whose last cells `targets` returns
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        return self.split.shapes.prod(axis=1)
-
     def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
         cells = self._cells(spans, length, length)
         return np.concatenate([np.full((len(spans), 1), self.start), cells], axis=1)

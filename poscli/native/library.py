@@ -27,6 +27,7 @@ import torch
 from poscli.native.proof import disagreement
 from poscli.system.console import note, warn_once
 from poscli.system.device import cpu_flags
+from poscli.system.errors import DataError
 from poscli.system.files import cache_folder, make_in_cache
 from poscli.system.provenance import cpu
 
@@ -185,8 +186,8 @@ def _place(compiler: str) -> tuple[Path, str]:
     try:
         # Links are followed here, so that what is checked is where the files lie, and no link can change that.
         folder = (cache_folder() / "native").resolve()
-    except RuntimeError as error:
-        raise _Unavailable(f"no folder for them is known: {error}; set POSCLI_CACHE to one") from error
+    except (DataError, RuntimeError) as error:  # the second: links that form a loop
+        raise _Unavailable(f"no folder for them is known: {error}") from error
     program = Path(compiler).resolve()
     installed = program.stat()  # of another version, the compiler has another size or time
     parts = [str(program), str(installed.st_size), str(installed.st_mtime_ns), *FLAGS, FOR_THIS_CPU, torch.__version__]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from poscli.system.errors import CorruptError, StorageError
+from poscli.system.errors import CorruptError, DataError, StorageError
 
 TEMPORARY = ".tmp"  # the end of the names of files that are being written
 
@@ -146,11 +146,13 @@ def sync_folder(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """$POSCLI_CACHE, or `poscli` in the user's cache folder. Raises RuntimeError if no home folder is known."""
-    if named := os.environ.get("POSCLI_CACHE"):
-        return Path(named).expanduser()
+    """$POSCLI_CACHE, or `poscli` in the user's cache folder. Raises DataError if no home folder is known."""
     variable, usual = ("LOCALAPPDATA", "~/AppData/Local") if sys.platform == "win32" else ("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get(variable) or usual).expanduser() / "poscli"
+    named = os.environ.get("POSCLI_CACHE")
+    try:
+        return Path(named).expanduser() if named else Path(os.environ.get(variable) or usual).expanduser() / "poscli"
+    except RuntimeError as error:  # there is no such user, or no home folder
+        raise DataError(f"cannot find the cache folder: {error}; set POSCLI_CACHE to a folder") from error
 
 
 def make_in_cache(folder: Path) -> None:

@@ -14,15 +14,15 @@ from poscli.data import (
     Tokenizer,
     TrainedTokenizer,
     batch,
-    blind_of,
     check_trainable,
     check_tunable,
+    limit_of,
     load_corpus,
-    optimum_of,
 )
+from poscli.data.known_limit import KnownLimit
 from poscli.data.tokenizers import TRAINED
 from poscli.system.errors import DataError
-from poscli.tasks.task import TASKS, Batch, OpenedText, Task, Text
+from poscli.tasks.task import TASKS, Batch, Task, Text
 
 CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
 
@@ -81,18 +81,20 @@ class Language(Task):
         return self._surprise[tokens]
 
     def optimum(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64] | None:
-        # A corpus knows the optimum of every byte, and not of other tokens.
-        best = None if self.data.tokenizer.fingerprint else optimum_of(self.corpus)
-        return best(tokens, scored) if best else None
+        return self._limit.optimum_at_end(tokens, scored) if self._limit else None
 
     def blind(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64] | None:
-        best = None if self.data.tokenizer.fingerprint else blind_of(self.corpus)
-        return best(tokens, scored) if best else None
+        return self._limit.blind_at_end(tokens, scored) if self._limit else None
+
+    @cached_property
+    def _limit(self) -> KnownLimit | None:
+        # A corpus knows the best possible loss of every byte, and not of other tokens.
+        return None if self.data.tokenizer.fingerprint else limit_of(self.corpus)
 
     @cached_property
     def _text(self) -> Text:
         coder = self.data.tokenizer
-        return OpenedText(self.data.valid, opening=coder.end) if coder.opens else Text(self.data.valid)
+        return Text(self.data.valid, opening=coder.end if coder.opens else None)
 
     @cached_property
     def _surprise(self) -> NDArray[np.float64]:

@@ -33,11 +33,6 @@ class HeldOut(ABC):
     which the first l are the inputs and the last l the targets.
     """
 
-    @property
-    @abstractmethod
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of targets of each document, counted or not."""
-
     @abstractmethod
     def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
         """The tokens `[B, length + 1]` of these windows, the last target included."""
@@ -83,13 +78,22 @@ class Text(HeldOut):
 
     split: Split
     counted: NDArray[np.bool_] | None = None  # parallel to the tokens of the split; None: every token is a target
+    # The token with which the tokenizer opens every text. It takes the place of the first input of every window,
+    # wherever in a document the window begins; the targets stay as they are. A model that was trained with it in front
+    # of everything predicts badly without it: short windows, most of which begin inside a document, would suffer more
+    # than long ones, which would look better than they are.
+    opening: int | None = field(default=None, kw_only=True)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
+        """The number of targets of each document, counted or not."""
         return np.diff(self.split.starts) - 1
 
     def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
-        return self.split.tokens[self._places(spans, length + 1)].astype(np.int64)
+        tokens = self.split.tokens[self._places(spans, length + 1)].astype(np.int64)
+        if self.opening is not None:
+            tokens[:, 0] = self.opening
+        return tokens
 
     def targets(self, spans: Spans, scored: int) -> NDArray[np.int64]:
         return self.split.tokens[self._places(spans, scored)].astype(np.int64)
@@ -127,23 +131,6 @@ class Text(HeldOut):
         """The indices in the split of the last `count` tokens of each window, its last target included."""
         last = self.split.starts[spans[:, 0]] + spans[:, 1]
         return last[:, None] + np.arange(1 - count, 1)
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedText(Text):
-    """Text in which every window begins with one token, wherever in a document it begins.
-
-    The token, with which the tokenizer opens every text, takes the place of the window's first input; the targets stay
-    as they are. A model that was trained with it in front of everything predicts badly without it: short windows, most
-    of which begin inside a document, would suffer more than long ones, which would look better than they are.
-    """
-
-    opening: int = field(kw_only=True)
-
-    def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
-        tokens = super().windows(spans, length)
-        tokens[:, 0] = self.opening
-        return tokens
 
 
 IGNORED = -100  # a target that does not count; torch's cross_entropy leaves it out of the mean

@@ -94,31 +94,10 @@ def from_first(last: Checkpoint | None) -> Checkpoint | None:
     """The checkpoint that the first rank has read, on all ranks; None if it has none."""
     if ranks().count == 1:
         return last
-    content: dict[str, Any] = {}
-    if last is not None:
-        content = {"shapes": [_shapes(last.model), _shapes(last.optim)], "state": last.state}
-    content = exchanged(content)[0]
-    if not content:
-        return None
-    model, optim = (
-        {name: _broadcast(known.get(name), *shape) for name, shape in shapes.items()}
-        for known, shapes in zip((last.model, last.optim) if last else ({}, {}), content["shapes"], strict=True)
-    )
-    return Checkpoint(model, optim, content["state"])
-
-
-def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[list[int], str]]:
-    return {name: (list(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in tensors.items()}
-
-
-def _broadcast(tensor: Tensor | None, shape: list[int], dtype: str) -> Tensor:
-    """A tensor of the first rank, on all of them; the others give None, and know its shape and dtype."""
-    if tensor is None:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-    content = tensor.contiguous().reshape(-1).view(torch.uint8)  # bytes: gloo does not know every dtype
+    values = [last]
     with lost_ranks_named():
-        dist.broadcast(content, src=0)
-    return content.view(tensor.dtype).reshape(shape)
+        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+    return values[0]
 
 
 def gathered_memory(memory: Memory) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from poscli.config.run import RunConfig
 from poscli.model.cache import Memory
 from poscli.model.compiled import compile_layers, wanted
 from poscli.model.initialise import load_weights, weights_of
@@ -31,13 +32,17 @@ from poscli.system.ranks import SharedError, is_lost, lost, numbers_of_all, rank
 from poscli.system.seeds import generator
 from poscli.system.signals import Abandoned, Stop, stoppable
 from poscli.tasks import EpisodeTask, Task
+from poscli.tasks.task import IGNORED, Batch
 from poscli.training.distributed import from_first, gathered_memory, own_memory, parts_of, replicated_loss
 from poscli.training.optimizer import Optimizer
-from poscli.training.questions import Questions
 
 CHECKPOINT_SECONDS = 30.0
 SEGMENTS = 8  # consecutive windows that a model with a memory reads before new places in the text are drawn
 LOG_ROWS = 200  # rows of train.csv, spread evenly over the run
+ASKED_WINDOWS = 64  # of a task with right answers, each time
+# Windows of training for each window that is asked. A pass without gradient takes about a quarter of a step's time, so
+# that asking adds less than 3 % to the training.
+TRAINED_PER_ASKED = 10
 
 
 class Trainer:
@@ -193,6 +198,40 @@ class Trainer:
     def _write_log(self) -> None:
         if self.ranks.first:
             write_training_log(self.run, self.log.rows)
+
+
+class Questions:
+    """The share of right answers while a task is learned, on windows that are neither trained on nor scored.
+
+    They have the training length, are of the stream for tuning, and are the same for all encodings and seeds.
+    """
+
+    def __init__(self, task: EpisodeTask, config: RunConfig, rows_apart: int, parts: int) -> None:
+        """`rows_apart` are the steps between rows of the log; a step reads its windows in that many `parts`."""
+        text, length = task.tuning().text(config.length), config.length
+        spans = text.tiles(length)[:ASKED_WINDOWS]
+        self.task, self.steps, self.at_once = task, config.steps, max(1, config.batch // parts)
+        self.batch = Batch(text.windows(spans, length), text.counts(spans, length))
+        self.every = rows_apart * math.ceil(ASKED_WINDOWS * TRAINED_PER_ASKED / config.batch / rows_apart)
+
+    def due(self, step: int) -> bool:
+        """Whether to ask after `step` steps: a pure function of the step, and true after the last one."""
+        return step % self.every == 0 or step == self.steps
+
+    def share_right(self, model: Model) -> float:
+        """The share of the counted tokens that a model ranks first. Leaves the model as it is."""
+        inputs_BT, targets_BT = self.batch.tensors(model.device)
+        right, was_training = [], model.training
+        model.eval()
+        try:
+            with torch.no_grad():  # unlike in inference mode, an encoding may keep what it computes here
+                for inputs, targets in zip(inputs_BT.split(self.at_once), targets_BT.split(self.at_once), strict=True):
+                    counted = targets != IGNORED
+                    scored = self.task.score(model(inputs).float(), targets.where(counted, 0))
+                    right.append(scored["accuracy"][counted])
+        finally:
+            model.train(was_training)
+        return float(torch.cat(right).mean())
 
 
 class Log:

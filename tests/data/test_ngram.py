@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,14 @@ def test_log_uniform_copies_have_the_exponent_1(written: Callable[..., Corpus]) 
     assert low < exponent < high
     assert 0.8 < exponent < 1.4
     assert abs(profile.density[0] / profile.density[2] - 4**exponent) < 4
+
+
+def test_an_interval_of_the_exponent_needs_five_documents(written: Callable[..., Corpus]) -> None:
+    corpus = written(6000, 26, "echo:")
+    few = replace(corpus.valid, starts=corpus.valid.starts[:5])
+    for valid, made in ((corpus.valid, True), (few, False)):
+        profile = distance_profile(replace(corpus, valid=valid), (128, 256, 512, 1024, 2048))
+        assert np.isfinite(profile.exponent).tolist() == [True, made, made]
 
 
 def test_a_text_without_repetitions_has_no_exponent(written: Callable[..., Corpus]) -> None:

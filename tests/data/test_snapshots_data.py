@@ -36,7 +36,7 @@ from tokenizer_files import (
     written,
 )
 
-from poscli.data import Corpus, Split, batch, check_trainable, filesets, kind_of, loss_unit, optimum_of
+from poscli.data import Corpus, Split, batch, check_trainable, filesets, kind_of, limit_of, loss_unit
 from poscli.data.build import Parts, StoredDocument, cut_points, fingerprint, hold_out, split_documents
 from poscli.data.corpora import CORPORA, check_characters, describe_corpora, source_of, stdlib
 from poscli.data.corpora.hub import articles
@@ -252,7 +252,7 @@ def test_the_kinds_of_corpora(place: Place, snapshot: Snapshot) -> None:
         "explained": told({name: [kind.unit, kind.explained, kind.examples] for name, kind in kinds.items()}),
         "kinds": told({spec: kind.grammar if (kind := kind_of(spec)) else None for spec in specs}),
         "units": told([loss_unit(each) for each in several]),
-        "optima": told({spec: optimum_of(spec) is None for spec in specs}),
+        "optima": told({spec: limit_of(spec) is None for spec in specs}),
         "characters": told(
             [outcome(check_characters, each) for each in ("text:é\u00a0x", "a\tb", "\udcff", "p\u2029")]
         ),

@@ -13,7 +13,7 @@ from checkpoints import TEXT, write_tokenizer
 
 from poscli.data import Split, load_corpus
 from poscli.tasks.language import Language
-from poscli.tasks.task import OpenedText, Text
+from poscli.tasks.task import Text
 
 DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7], [8, 9, 1, 2])
 
@@ -25,7 +25,7 @@ def split() -> Split:
 
 
 def test_only_the_first_input_of_a_window_is_another() -> None:
-    plain, opened = Text(split()), OpenedText(split(), opening=0)
+    plain, opened = Text(split()), Text(split(), opening=0)
     spans = np.array([[0, 3], [0, 6], [1, 4]])
     assert plain.windows(spans, 3).tolist() == [[0, 1, 2, 3], [3, 4, 5, 6], [8, 9, 1, 2]]
     assert opened.windows(spans, 3).tolist() == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 9, 1, 2]]

@@ -21,7 +21,6 @@ from poscli.tasks import TASKS, Batch, EpisodeTask, HeldOut, Spans, Text, open_t
 from poscli.tasks.copy import Copy
 from poscli.tasks.episodes import drawn_places
 from poscli.tasks.language import Language
-from poscli.tasks.task import OpenedText
 
 Snapshot = Callable[..., None]
 SYNTHETIC = ("copy", "induction", "passkey", "recall", "recency")
@@ -179,7 +178,7 @@ DOCUMENTS = [[1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], [7, 6, 5], [3, 1, 4, 1, 5, 2, 6]
 @pytest.mark.parametrize("kind", ["text", "opened"])
 def test_windows_of_text(kind: str, snapshot: Snapshot) -> None:
     own = Pieces(DOCUMENTS, uncounted=[(0, 11), (2, 5), (2, 6)]).text(0)
-    text: Text = own if kind == "text" else OpenedText(own.split, own.counted, opening=9)
+    text = own if kind == "text" else Text(own.split, own.counted, opening=9)
     spans = np.array([[0, 11], [0, 4], [2, 7], [2, 5], [1, 3]])
     parts = {
         "spans": told(spans),
@@ -206,7 +205,7 @@ def test_windows_of_images(snapshot: Snapshot) -> None:
         "length 6, 4 scored": read(text, spans, 6, 4),
         "length 4, 1 scored": read(GridText(text.split, 0, 4), spans, 4, 1),
         "length 2, 2 scored": read(GridText(text.split, 7, 2), spans, 2, 2),
-        "sizes": told([text.sizes, text.split.cells, text.split.largest, text.split.shapes, text.split.fits(4, 5)]),
+        "sizes": told([text.split.cells, text.split.largest, text.split.shapes, text.split.fits(4, 5)]),
     }
     for length in (2, 4, 6, 12, 20):
         parts[f"tiles of {length}"] = told(text.tiles(length))

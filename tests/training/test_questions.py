@@ -20,9 +20,8 @@ from poscli.runs.summary import training_summary
 from poscli.system.errors import Interrupted
 from poscli.tasks import EpisodeTask, open_task
 from poscli.training import trainer
-from poscli.training.questions import WINDOWS, Questions
 from poscli.training.train import train
-from poscli.training.trainer import Trainer
+from poscli.training.trainer import ASKED_WINDOWS, Questions, Trainer
 
 CPU = torch.device("cpu")
 LENGTH, BATCH, STEPS = 8, 64, 23
@@ -57,9 +56,9 @@ class AlwaysThree(nn.Module):
 def test_the_share_is_that_of_the_answers_in_windows_which_are_not_scored(batch: int, parts: int) -> None:
     task = passkey()
     text = task.tuning().text(LENGTH)
-    spans = text.tiles(LENGTH)[:WINDOWS]
+    spans = text.tiles(LENGTH)[:ASKED_WINDOWS]
     answers = text.targets(spans, LENGTH)[text.counts(spans, LENGTH)]
-    assert len(answers) == 2 * WINDOWS  # a passkey has two digits
+    assert len(answers) == 2 * ASKED_WINDOWS  # a passkey has two digits
     asked = Questions(task, configured(batch=batch), 1, parts)
     assert asked.share_right(AlwaysThree()) == pytest.approx(np.mean(answers == 3))
     assert not np.array_equal(asked.batch.tokens, task.text(LENGTH).windows(spans, LENGTH))

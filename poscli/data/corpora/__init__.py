@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from poscli.data.build import divided
+from poscli.data.known_limit import KnownLimit
 from poscli.data.source import Document, Reading, Source
 from poscli.system.errors import DataError, UsageError, near
 from poscli.system.registry import Registry
@@ -24,9 +22,6 @@ from poscli.system.text import in_no_line
 LONGEST_SPEC = 4096  # characters; longer paths cannot be opened on Linux
 SHOWN_CHARACTERS = 60  # of a name that is refused
 
-# Takes windows of tokens [B, T + 1], in which token n is byte n and token 256 opens a document, and how many targets at
-# the end of each are asked for, and returns the best possible loss [B, targets] in nats of each of these.
-Optimum = Callable[[NDArray[np.int64], int], NDArray[np.float64]]
 Change = Callable[[Iterator[Document]], Iterator[Document]]
 
 
@@ -39,8 +34,9 @@ class Kind:
     source: Callable[[str], Source]  # takes what follows the colon; raises UsageError or DataError
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
-    optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
-    blind: Callable[[str], Optimum | None] = lambda argument: None  # the optimum of a position-blind reader, likewise
+    limit: Callable[[str], KnownLimit | None] = lambda argument: (
+        None
+    )  # of the corpus with this argument, if it is known
     periods: Callable[[str], list[int] | None] = lambda argument: None  # of its held-out documents, if they have any
     unit: str = "byte"  # what losses are measured per, as reports call it
     explained: str = ""  # what a reader of a report must know about it, in Markdown
@@ -97,16 +93,10 @@ def loss_unit(specs: Iterable[str]) -> str:
     return units.pop() if len(units) == 1 else "byte"
 
 
-def optimum_of(spec: str) -> Optimum | None:
-    """The best possible loss of every byte of a corpus; None where it is not known, as it is for all human text."""
+def limit_of(spec: str) -> KnownLimit | None:
+    """What knows the best possible loss of every byte of a corpus; None where nothing does, as of all human text."""
     kind = kind_of(spec)
-    return kind.optimum(spec.partition(":")[2]) if kind else None
-
-
-def blind_of(spec: str) -> Optimum | None:
-    """The best possible loss of a reader that ignores positions (poscli/data/known_limit); None as for `optimum_of`."""
-    kind = kind_of(spec)
-    return kind.blind(spec.partition(":")[2]) if kind else None
+    return kind.limit(spec.partition(":")[2]) if kind else None
 
 
 def periods_of(spec: str) -> list[int] | None:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-from poscli.data.corpora import CORPORA, Kind, Optimum
+from poscli.data.corpora import CORPORA, Kind
 from poscli.data.known_limit import SOURCES, Draw, KnownLimit, Option
 from poscli.data.source import Document, Part, Reading, Source
 from poscli.system.errors import UsageError, near
@@ -28,16 +28,6 @@ def source(argument: str) -> Source:
     spec = f"bayes:{name}"
     stamp = [process.version, TRAINING_DOCUMENTS, HELD_OUT_DOCUMENTS, TUNING_DOCUMENTS]
     return Source(spec, stamp, lambda: Reading(_documents(spec, process), {"version": str(process.version)}))
-
-
-def optimum(argument: str) -> Optimum:
-    """The best possible loss of the corpus `bayes:NAME(options)`."""
-    return parse_process(argument)[1].optimum_at_end
-
-
-def blind(argument: str) -> Optimum:
-    """The best possible loss of a position-blind reader of the corpus `bayes:NAME(options)`; NaN where not known."""
-    return parse_process(argument)[1].blind_at_end
 
 
 def periods(argument: str) -> list[int] | None:
@@ -126,8 +116,7 @@ CORPORA.add(
         f"random text whose best possible loss is known: {', '.join(USABLE)}",
         source,
         examples=tuple(f"bayes:{name}" for name in USABLE),
-        optimum=optimum,
-        blind=blind,
+        limit=lambda argument: parse_process(argument)[1],
         periods=periods,
     ),
 )

@@ -87,7 +87,7 @@ class Wheel:
 
     def file(self) -> tuple[Path, str]:
         """The downloaded file and its SHA-256; DataError if it cannot be downloaded or is not what it was."""
-        folder = _wheels() / str(self)
+        folder = cache_folder() / "wheels" / str(self)
         record = read_object(folder / RECORD, f"delete {folder}") if (folder / RECORD).is_file() else {}
         wanted = PINNED.get(str(self)) or record.get("sha256")
         path = folder / str(record.get("file"))
@@ -205,13 +205,6 @@ def _contents(names: list[str]) -> str:
     folders = sorted({name.partition("/")[0] for name in names if "/" in name})
     endings = sorted({Path(name).suffix for name in names} - {""})
     return f"it has {len(names)} files in {', '.join(folders[:8])}, with the endings {' '.join(endings[:12])}"
-
-
-def _wheels() -> Path:
-    try:
-        return cache_folder() / "wheels"
-    except RuntimeError as error:  # there is no such user, or no home folder
-        raise DataError(f"cannot find the cache of wheels: {error}; set POSCLI_CACHE to a folder") from error
 
 
 CORPORA.add(

@@ -1,15 +1,14 @@
 """A sliding window, scored on the same tokens at every length."""
 
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol
-from poscli.evaluation.protocols.sliding import few_at_the_end
+from poscli.evaluation.protocol import PROTOCOLS, Documents
+from poscli.evaluation.protocols.sliding import Sliding
 from poscli.tasks import Spans
 
 
 @PROTOCOLS.register("fixed")
-class Fixed(Protocol):
-    """Like `sliding`, but every scored token has the longest length or more of its document before it."""
+class Fixed(Sliding):
+    """As `sliding`, but every scored token has the longest length or more of its document before it."""
 
-    same_text = True
     explained = (
         "**fixed**: like sliding, but every scored token lies the longest length or more into its document, so that no "
         "window of any length begins where a document does. The report takes the gain from it."
@@ -19,9 +18,3 @@ class Fixed(Protocol):
     def spans(self, documents: Documents, length: int) -> Spans:
         margin = documents.settings.stride
         return documents.ends(margin)[: documents.settings.tokens // documents.settings.stride]
-
-    def scored(self, settings: EvaluationSettings, length: int) -> int:
-        return settings.stride
-
-    def piece(self, settings: EvaluationSettings, window: int) -> int:
-        return few_at_the_end(settings, window)

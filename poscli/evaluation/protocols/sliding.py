@@ -37,10 +37,6 @@ class Sliding(Protocol):
         return settings.stride
 
     def piece(self, settings: EvaluationSettings, window: int) -> int:
-        return few_at_the_end(settings, window)
-
-
-def few_at_the_end(settings: EvaluationSettings, window: int) -> int:
-    """The largest part of the stride that one window may score, so that all of it has nearly the whole window."""
-    parts = PIECES_PER_WINDOW if window > settings.train_length else PIECES_PER_SHORTEST
-    return largest_divisor(settings.stride, window // parts)
+        # The largest part of the stride that one window may score, so that all of it has nearly the whole window.
+        parts = PIECES_PER_WINDOW if window > settings.train_length else PIECES_PER_SHORTEST
+        return largest_divisor(settings.stride, window // parts)
