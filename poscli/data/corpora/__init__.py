@@ -34,9 +34,8 @@ class Kind:
     source: Callable[[str], Source]  # takes what follows the colon; raises UsageError or DataError
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
-    limit: Callable[[str], KnownLimit | None] = lambda argument: (
-        None
-    )  # of the corpus with this argument, if it is known
+    # What knows the best possible loss of the corpus with this argument; None where nothing does.
+    limit: Callable[[str], KnownLimit | None] = lambda argument: None
     periods: Callable[[str], list[int] | None] = lambda argument: None  # of its held-out documents, if they have any
     unit: str = "byte"  # what losses are measured per, as reports call it
     explained: str = ""  # what a reader of a report must know about it, in Markdown
