@@ -13,6 +13,7 @@ YARDSTICK = "none"  # the encoding that every other one is compared with
 
 Workload = Literal["machine", "train", "eval", "decode"]
 WORKLOADS: tuple[Workload, ...] = ("machine", "train", "eval", "decode")
+LONGEST = 32768  # tokens of the longest evaluation, unless --max-len or --lengths say otherwise
 PROFILED = 8192  # tokens of the evaluation of --profile, unless --lengths names others
 QUICK = {"repeats": 3, "seconds": 2.0, "limit": 20.0}  # defaults under --quick
 
@@ -41,7 +42,12 @@ class BenchSettings(Request):
     quick: bool = Field(
         False, description="Lengths of 512 and 2048 tokens only, three repetitions, two seconds per case."
     )
-    max_len: int = Field(32768, ge=1, le=MOST, description="Longest evaluation, in tokens.")
+    max_len: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description=f"Longest evaluation, in tokens; by default that of --lengths, or {LONGEST}.",
+    )
     lengths: tuple[TokenCount, ...] = Field(
         (),
         validate_default=True,
@@ -67,7 +73,7 @@ class BenchSettings(Request):
     @property
     def profiled_length(self) -> int:
         """The length of the evaluation that --profile breaks down, in tokens."""
-        return max(self.lengths) if "lengths" in self.model_fields_set else min(self.max_len, PROFILED)
+        return max(self.lengths) if "lengths" in self.model_fields_set else min(self.max_len or PROFILED, PROFILED)
 
     @model_validator(mode="before")
     @classmethod
@@ -82,10 +88,12 @@ class BenchSettings(Request):
     @field_validator("lengths", "past")
     @classmethod
     def _up_to_the_longest(cls, asked: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        """The lengths asked for, or default ones, up to --max-len."""
-        longest = info.data.get("max_len", 0)
+        """The lengths asked for, or default ones, up to --max-len if that is given."""
+        longest = info.data.get("max_len")
         if not asked:
-            return _default_lengths(str(info.field_name), longest, quick=info.data.get("quick", False))
+            return _default_lengths(str(info.field_name), longest or LONGEST, quick=info.data.get("quick", False))
+        if longest is None:
+            return asked
         kept = tuple(length for length in asked if length <= longest)
         if not kept:
             raise ValueError(f"all above --max-len {longest}; raise that, or give shorter ones")

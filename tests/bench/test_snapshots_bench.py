@@ -219,6 +219,7 @@ GIVEN: list[dict[str, Any]] = [
     {}, {"quick": True}, {"quick": True, "repeats": 9, "limit": 5}, {"max_len": 100},
     {"max_len": 5000, "lengths": ("1k", "8k", 3000)}, {"max_len": 300, "lengths": (512,)},
     {"quick": True, "max_len": 700}, {"quick": True, "max_len": 100}, {"past": ("2k",), "max_len": 1000},
+    {"lengths": (512, 65536), "past": (65536,)},
     {"train_length": 7}, {"batch": 0}, {"what": ("eval", "x")}, {"seconds": 0}, {"repeats": 0}, {"limit": 0},
     {"lengths": (0,)}, {"colour": 1}, {"max_len": 0},
     {"max_len": 1, "batch": 1, "repeats": 1, "seconds": 0.5, "limit": 0.5},
