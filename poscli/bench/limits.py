@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.bench.cases import eval_batch
+from poscli.bench.cases import Refused, eval_batch
 from poscli.bench.timing import Conditions, Row, Sizes, TurnPace, Work, time_in_turns
 from poscli.config.run import RunConfig
 from poscli.data.tokenizers.bytes import VOCAB
 from poscli.model.transformer import precision_of
+from poscli.system.memory import unaffordable
 
 Shape4 = tuple[int, int, int, int]  # batch, heads, tokens, head width
 
 
 @dataclass(frozen=True)
 class MachineLimit:
-    """A function to time, its amount of work in operations or bytes, and the columns that identify it."""
+    """A function to time, its amount of work in operations or bytes, and the columns that identify it.
+
+    `numbers` are those that it reads and writes, of at most 4 bytes each. `prepare` makes them, and may not be called
+    where they do not fit.
+    """
 
     columns: Row
     amount: float
-    work: Work
+    numbers: float
+    prepare: Callable[[], Work]
+
+    @cached_property
+    def work(self) -> Work:
+        """The function to time. Everything that it works on is made at the first use."""
+        return self.prepare()
+
+    def refuse_large(self, device: torch.device) -> None:
+        """Raise Refused if what it works on does not fit the memory."""
+        if why := unaffordable(4 * self.numbers, device):
+            raise Refused("oom", why)
 
 
 def machine_limits(config: RunConfig, conditions: Conditions) -> Iterator[MachineLimit]:
@@ -61,38 +79,49 @@ def fastest_product(dtype: torch.dtype, device: torch.device, sizes: Sizes) -> M
 def _product(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, why: str) -> MachineLimit:
     """A product of matrices `[rows, inner]` and `[inner, columns]`; the second is stored transposed, as weights are."""
     rows, inner, columns = shape
-    a, b = _random((rows, inner), dtype, device), _random((columns, inner), dtype, device)
+
+    def prepare() -> Work:
+        a, b = _random((rows, inner), dtype, device), _random((columns, inner), dtype, device)
+        return lambda: F.linear(a, b)
+
     named = _columns("matrix product", dtype, f"{rows} x {inner} x {columns}", why, "GFLOP/s")
-    return MachineLimit(named, 2.0 * rows * inner * columns, lambda: F.linear(a, b))
+    numbers = rows * inner + columns * inner + rows * columns
+    return MachineLimit(named, 2.0 * rows * inner * columns, numbers, prepare)
 
 
 def _copy(size: int, device: torch.device) -> MachineLimit:
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
-    target = torch.ones_like(source)
-    named = _columns("memory copy", source.dtype, f"{size} bytes", "read and written bytes", "GB/s")
-    return MachineLimit(named, 2.0 * size, lambda: target.copy_(source))
+    def prepare() -> Work:
+        source = torch.zeros(size, dtype=torch.uint8, device=device)
+        target = torch.ones_like(source)
+        return lambda: target.copy_(source)
+
+    named = _columns("memory copy", torch.uint8, f"{size} bytes", "read and written bytes", "GB/s")
+    return MachineLimit(named, 2.0 * size, 2 * size / 4, prepare)
 
 
 def _attention(shape: Shape4, dtype: torch.dtype, device: torch.device) -> MachineLimit:
     """Torch's fused causal attention of one layer, without a bias or a gradient."""
-    q, k, v = (_random(shape, dtype, device) for _ in "qkv")
+
+    def prepare() -> Work:
+        q, k, v = (_random(shape, dtype, device) for _ in "qkv")
+        return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
     named = _columns("causal attention", dtype, str(list(shape)), f"one layer at {shape[2]}", "GFLOP/s")
-    return MachineLimit(
-        named, _attention_operations(shape), lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    )
+    return MachineLimit(named, _attention_operations(shape), 4 * math.prod(shape), prepare)
 
 
 def _attention_with_backward(shape: Shape4, dtype: torch.dtype, device: torch.device) -> MachineLimit:
     """Forward and backward pass of torch's fused causal attention of one layer, without a bias."""
-    q, k, v, grad = (_random(shape, dtype, device) for _ in "qkvo")
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
 
-    def work() -> None:
-        torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), grad)
+    def prepare() -> Work:
+        q, k, v, grad = (_random(shape, dtype, device) for _ in "qkvo")
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
+        attended = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+        return lambda: torch.autograd.grad(attended(), (q, k, v), grad)
 
-    name, why = "causal attention with backward", "one layer in training"
+    named = _columns("causal attention with backward", dtype, str(list(shape)), "one layer in training", "GFLOP/s")
     # The backward pass has four products of the size of the forward pass's two.
-    return MachineLimit(_columns(name, dtype, str(list(shape)), why, "GFLOP/s"), 3 * _attention_operations(shape), work)
+    return MachineLimit(named, 3 * _attention_operations(shape), 8 * math.prod(shape), prepare)
 
 
 def _attention_operations(shape: Shape4) -> float:

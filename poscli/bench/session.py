@@ -216,6 +216,7 @@ class Bench:
         """Add the rows of the machine's limits of which the file has no number yet."""
 
         def measured(limit: MachineLimit) -> Row:
+            limit.refuse_large(self.conditions.device)
             (timing,) = timings = self.conditions.time([limit.work])
             message = once_message(timings, self.settings.seconds)
             return _times(timing) | {"rate": limit.amount / timing.median / 1e9, "message": message}

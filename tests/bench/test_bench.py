@@ -100,13 +100,17 @@ def test_what_is_measured_is_in_the_document_and_in_files(tmp_path: Path, monkey
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files[1:])
 
 
-def test_a_case_that_cannot_fit_is_not_tried_and_others_go_on(tmp_path: Path) -> None:
-    far = 10**8  # tokens: a score matrix of the reference has 10^16 entries
+def test_a_case_that_cannot_fit_is_not_tried_and_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "cpu", SMALL)
+    far = 10**13  # tokens: not even the operands of attention fit
+    workloads = ("--what", "machine", "--what", "eval", "--what", "decode")
     result = cli(
-        *("bench", *OPTIONS, "--what", "eval", "--what", "decode", "--enc", "alibi", "--engine", "reference"),
+        *("bench", *OPTIONS, *workloads, "--enc", "alibi", "--engine", "reference"),
         *("--lengths", f"32,{far}", "--max-len", far, "--limit", 1e30, "--out", tmp_path),
     )
-    assert result.code == 0
+    assert result.code == 0, result.err
+    limits = read(tmp_path, "machine.csv").set_index("why")
+    assert limits.loc[[f"one layer at {length}" for length in (32, far)], "status"].tolist() == ["ok", "oom"]
     rows = read(tmp_path).set_index(["what", "length"])
     assert rows["status"].to_dict() == {("eval", 32): "ok", ("eval", far): "oom", ("decode", 32): "ok"}
     assert "GiB are free" in rows.loc[("eval", far), "message"]
