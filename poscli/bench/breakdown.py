@@ -29,17 +29,16 @@ from poscli.bench.cases import (
     refuse_large_case,
     run_config,
 )
-from poscli.bench.session import case_values, model_values, refuse_unknown_engines
+from poscli.bench.session import Session, case_values, model_values
 from poscli.bench.settings import YARDSTICK, BenchSettings
 from poscli.bench.tables import BREAKDOWN_COLUMNS, ResultFile
-from poscli.bench.timing import SIZES, Conditions, Row, Sizes, TurnPace, time_in_turns
+from poscli.bench.timing import Row, Sizes, TurnPace, time_in_turns
 from poscli.bench.workloads import TrainingStep, untrained_model, work_of
 from poscli.config.run import RunConfig
 from poscli.equation.blanks import FAST
 from poscli.model.transformer import Linear, Model, RMSNorm
-from poscli.system.errors import Interrupted, UsageError
+from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
-from poscli.system.signals import Stop, stoppable
 
 PRODUCTS, NORMS, ENCODING = "projections and MLP", "norms and gates", "encoding"
 ATTENTION, BACKWARD = "attention", "attention, backward"
@@ -50,7 +49,7 @@ MARK = "poscli: "  # begins the name of a mark among the events of the profiler
 OF_BACKWARD = "autograd::engine::evaluate_function: "
 
 
-class Breakdown:
+class Breakdown(Session):
     """The breakdown of every encoding asked for, by default of `none`, in the file profile.csv of a folder."""
 
     def __init__(
@@ -58,41 +57,34 @@ class Breakdown:
     ) -> None:
         if device.type != "cpu":
             raise UsageError(f"--profile measures on the CPU, and the device is {device}; give --device cpu")
-        refuse_unknown_engines(settings.engines)
+        super().__init__(settings, device, folder, sizes=sizes)
         names = settings.encodings or (YARDSTICK,)
         self.configs = [run_config(settings, name, device) for name in dict.fromkeys(names)]
-        self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
-        self.file = ResultFile(folder / "profile.csv", BREAKDOWN_COLUMNS)
-        self.stop = Stop()
+        self.files = [ResultFile(folder / "profile.csv", BREAKDOWN_COLUMNS)]
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would write lines of its own to stderr
-        engines = self.conditions.settings.engines
+        (file,), engines = self.files, self.settings.engines
         works = [
             (config, engine, case) for config in self.configs for engine in engines for case in self._cases(config)
         ]
-        with stoppable() as self.stop, Meter("profile", len(works)) as progress:
+        with self.writing(), Meter("profile", len(works)) as progress:
             for config, engine, case in works:
                 row = case_values(config, case) | self.conditions.where | {"asked": engine}
                 row |= outcome(partial(self._measured, config, engine, case))
                 for part in row.pop("parts", [{}]):
-                    self.file.add(self.file.known_columns(row | part))
+                    file.add(file.known_columns(row | part))
                 progress.advance(1, f"{config.encoding} {case.what} {case.length}")
 
-    def _check(self) -> None:
-        """Raise Interrupted if a signal asked to stop."""
-        if self.stop:
-            raise Interrupted(f"stopped after {len(self.file.rows)} rows, all in {self.file.path}", self.stop.signum)
-
     def _cases(self, config: RunConfig) -> list[BenchCase]:
-        length = self.conditions.settings.profiled_length
+        length = self.settings.profiled_length
         evaluated = BenchCase("eval", length, eval_batch(length, self.conditions.sizes.pass_tokens))
         return [BenchCase("train", config.length, config.batch), evaluated]
 
     def _measured(self, config: RunConfig, engine: str, case: BenchCase) -> Row:
         """The columns of a case, and the rows of its `parts`, those that take time; they add up to the whole."""
-        device, settings = self.conditions.device, self.conditions.settings
+        device, settings = self.conditions.device, self.settings
         if reason := engine_refusal(config, engine, device, case.training):
             raise Refused("unsupported", reason)
         model = untrained_model(config, engine, device)

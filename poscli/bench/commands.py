@@ -51,8 +51,8 @@ def bench(
             raise UsageError("--profile measures everything anew: leave out --resume")
         breakdown = Breakdown(settings, where, out_)
         breakdown.run()
-        parts = breakdown.file.table()
-        conclude(where, {"profile": parts}, [breakdown.file], [], json_, lambda: show_breakdown(parts, out()))
+        parts = breakdown.files[0].table()
+        conclude(where, {"profile": parts}, breakdown.files, [], json_, lambda: show_breakdown(parts, out()))
         return
     session = Bench(settings, where, out_, resume=resume)
     session.run()

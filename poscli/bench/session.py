@@ -121,14 +121,47 @@ class Yardstick:
         return [work_of(self.model, self.config, case, self.conditions.device)]
 
 
-def refuse_unknown_engines(engines: Sequence[str]) -> None:
-    """UsageError for a name that is no engine's."""
-    for engine in engines:
-        if engine not in (AUTO, *ENGINES):
-            raise UsageError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
+class Session:
+    """What is measured under which conditions, and the files of the results in a folder."""
+
+    files: list[ResultFile]
+
+    def __init__(
+        self,
+        settings: BenchSettings,
+        device: torch.device,
+        folder: Path,
+        *,
+        resume: bool = False,
+        sizes: Sizes | None = None,
+    ) -> None:
+        for engine in settings.engines:
+            if engine not in (AUTO, *ENGINES):
+                raise UsageError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
+        self.settings, self.folder, self.resume = settings, folder, resume
+        self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
+        self.stop = Stop()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """In the block, only this session writes its files, which begin with the rows on disk, and signals stop it.
+
+        LockedError if another one works in the folder; UsageError if its files have rows, unless they are resumed.
+        """
+        with locked(self.folder), stoppable() as self.stop:
+            for file in self.files:
+                file.open(resume=self.resume)
+            yield
+
+    def _check(self) -> None:
+        """Raise Interrupted if a signal asked the session to stop."""
+        if self.stop:
+            file = self.files[0]
+            done = f"stopped after {len(file.rows)} rows, all in {file.path}"
+            raise Interrupted(done + ("; --resume goes on from there" if file.key else ""), self.stop.signum)
 
 
-class Bench:
+class Bench(Session):
     """A bench in a folder: its settings, its models and its result files."""
 
     def __init__(
@@ -140,15 +173,12 @@ class Bench:
         resume: bool = False,
         sizes: Sizes | None = None,
     ) -> None:
-        refuse_unknown_engines(settings.engines)
-        self.settings, self.configs = settings, run_configs(settings, device)
-        self.folder, self.resume = folder, resume
-        self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
+        super().__init__(settings, device, folder, resume=resume, sizes=sizes)
+        self.configs = run_configs(settings, device)
         self.yardstick = Yardstick(run_config(settings, YARDSTICK, device), self.conditions)
         self.cases = cases_of(settings, self.yardstick.config.batch, self.conditions.sizes.pass_tokens)
         self._refuse_useless()
         self.files = [ResultFile(folder / name, columns, KEYS[name]) for name, columns in COLUMNS.items()]
-        self.stop = Stop()
 
     @property
     def costs(self) -> ResultFile:
@@ -188,20 +218,6 @@ class Bench:
             for name, config in self.configs.items():
                 for engine in self.settings.engines:
                     self._measure_encoding(name, config, engine, progress)
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """In the block, only this bench writes its files, which begin with the rows on disk, and signals stop it."""
-        with locked(self.folder), stoppable() as self.stop:
-            for file in self.files:
-                file.open(resume=self.resume)
-            yield
-
-    def _check(self) -> None:
-        """Raise Interrupted if a signal asked the bench to stop."""
-        if self.stop:
-            done = f"stopped after {len(self.files[0].rows)} rows, all in {self.files[0].path}"
-            raise Interrupted(f"{done}; --resume goes on from there", self.stop.signum)
 
     def _refuse_useless(self) -> None:
         """UsageError for an engine that can run no encoding."""

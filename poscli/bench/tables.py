@@ -126,7 +126,10 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 class ResultFile:
-    """The rows of one CSV with these columns; those of one case have equal values of `key`."""
+    """The rows of one CSV with these columns; those of one case have equal values of `key`.
+
+    Without a key nothing is known of what was measured before, so that such a file is never resumed.
+    """
 
     def __init__(self, path: Path, columns: Columns, key: Sequence[str] = ()) -> None:
         self.path, self.columns, self.key = path, columns, key
@@ -143,8 +146,8 @@ class ResultFile:
         known = read_table(self.path, self.columns)
         if len(known) and not resume:
             raise UsageError(
-                f"{self.path} has {counted(len(known), 'row')}, which would be replaced; keep them with --resume, or "
-                f"delete it, or choose another folder with --out"
+                f"{self.path} has {counted(len(known), 'row')}, which would be replaced; "
+                f"{'keep them with --resume, or ' if self.key else ''}delete it, or choose another folder with --out"
             )
         self.rows = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
 

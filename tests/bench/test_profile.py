@@ -16,6 +16,7 @@ from toys import Slope
 
 from poscli.bench.breakdown import PARTS, Breakdown
 from poscli.bench.timing import SIZES
+from poscli.runs.lock import locked
 from poscli.system.errors import UsageError
 
 OF_TRAINING = {"attention, backward", "Muon", "AdamW and clipping", "batch"}
@@ -52,7 +53,7 @@ class SlowBackward(Slope):
 def parts_of(folder: Path, **given: Any) -> pd.DataFrame:
     breakdown = Breakdown(settings(**given), CPU, folder, sizes=SMALL)
     breakdown.run()
-    return breakdown.file.table()
+    return breakdown.files[0].table()
 
 
 def test_parts_add_up_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +81,19 @@ def test_a_table_with_bars_is_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ", train, 2 windows of 32 tokens" in result.out
     assert all(part in result.out for part in PARTS)
     assert "\u2588" in result.out
+
+
+def test_rows_of_a_profile_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "cpu", SMALL)
+    command = ("bench", "--profile", *NANO, "--max-len", 64, "--out", tmp_path, "-e")
+    assert cli(*command, "alibi").code == 0
+    before = (tmp_path / "profile.csv").read_bytes()
+    refused = cli(*command, "rope")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "which would be replaced; delete it, or choose another folder with --out" in refused.err
+    with locked(tmp_path):
+        assert cli(*command, "rope").code == 75
+    assert (tmp_path / "profile.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize("slow", ["SlowForward", "SlowBackward"])
