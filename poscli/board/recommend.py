@@ -15,7 +15,7 @@ from poscli.board.arrays import Entry, TableOfCells
 from poscli.board.page.about import FLASH, about
 from poscli.board.predictions import Share
 from poscli.board.scaling import SizeFits
-from poscli.board.standings import Row, pairs_among, ranks_among, standings_among
+from poscli.board.standings import NOBODY, Row, pairs_among, rank_range, ranks_among, standings_among
 from poscli.board.tables import multiple_text, name_on_board, number_text, with_interval
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import OTHER, describe_spec, spec_in_label
@@ -62,15 +62,15 @@ class Wishes:
     no_parameters: bool  # adds none to those of the model
     slowdown: float | None  # at most this many times as long a training step as without an encoding
 
-    def constraints(self, fewest: int, length: int) -> dict[str, Callable[[Row], bool]]:
-        """The constraints by their options; `fewest` parameters have models whose encoding has none of its own.
+    def constraints(self, bare: int | None, length: int) -> dict[str, Callable[[Row], bool]]:
+        """The constraints by their options; `bare` are the parameters of models whose encoding has none of its own.
 
         `length` is that of the training windows on the board.
         """
         every: dict[str, tuple[bool, Callable[[Row], bool]]] = {
             "--flash": (self.flash, lambda row: FLASH in about(spec_in_label(row.encoding), length).kernels),
             "--vllm": (self.vllm, lambda row: bool(architecture_in_vllm(row))),
-            "--no-parameters": (self.no_parameters, lambda row: row.parameters == fewest),
+            "--no-parameters": (self.no_parameters, lambda row: row.parameters == bare),
             f"--slowdown {self.slowdown or 0:g}": (
                 self.slowdown is not None,
                 lambda row: row.training[0] <= (self.slowdown or 0.0),
@@ -111,7 +111,7 @@ class Recommendation:
     wishes: Wishes
     table: TableOfCells
     multiple: float
-    fewest: int  # parameters: of models whose encoding has none of its own
+    bare: int | None  # parameters of models whose encoding has none of its own, if the table has such models
     choices: tuple[Recommended, ...]
     prices: tuple[Price, ...]
 
@@ -148,7 +148,8 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
             f"--slowdown {wishes.slowdown:g} is what a training step may cost, and --trained {wishes.trained!r} is "
             "trained already; leave one out"
         )
-    ranked = standings_among(table, tuned=False).ranked
+    standings = standings_among(table, tuned=False)
+    ranked, bare = standings.ranked, standings.bare
     pool = [row for row in ranked if row.is_reading == bool(wishes.trained)]
     if wishes.trained:
         spec = str(parse(wishes.trained))
@@ -168,8 +169,12 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
             f"--slowdown {wishes.slowdown:g}: this board does not know what a training step costs; `poscli board run` "
             "measures it"
         )
-    fewest = min(row.parameters for row in ranked)
-    constraints = wishes.constraints(fewest, table.length)
+    if wishes.no_parameters and bare is None:
+        raise UsageError(
+            f"--no-parameters: table {table.table.name!r} has no model of `{NOBODY}`, so that nobody knows which "
+            "encodings add some; `poscli board run` trains it where the season has it"
+        )
+    constraints = wishes.constraints(bare, table.length)
     meeting = [row for row in pool if all(meets(row) for meets in constraints.values())]
     if not meeting:
         alone = listed([f"{option} leaves {sum(map(meets, pool))}" for option, meets in constraints.items()])
@@ -187,7 +192,7 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
         others = [row for row in pool if all(meets(row) for name, meets in constraints.items() if name != option)]
         best = _choices(table, others, at, whole)[0].row
         prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best)))
-    return Recommendation(wishes, table, ratios[at], fewest, tuple(choices), tuple(prices))
+    return Recommendation(wishes, table, ratios[at], bare, tuple(choices), tuple(prices))
 
 
 def _choices(table: TableOfCells, rows: Sequence[Row], at: int, whole: Sequence[Entry]) -> list[Recommended]:
@@ -321,28 +326,22 @@ def _of_other_lengths(row: Row, fits: SizeFits | None) -> str:
 
 def choice_columns(found: Recommendation) -> list[Column]:
     """The choices as columns of text."""
-    times, fewest, length = ratio_name(found.multiple), found.fewest, found.table.length
-    ranks, encodings, won, gains, parameters, kernels, architectures, costs = zip(
-        *(
-            (
-                str(each.first) if each.first == each.last else f"{each.first} to {each.last}",
-                _name_of(each.row),
-                with_interval([100 * share for share in each.won], ".0f"),
-                with_interval(each.gain, "+.3f"),
-                f"{each.row.parameters - fewest:+,}" if each.row.parameters > fewest else "-",
-                ", ".join(about(spec_in_label(each.row.encoding), length).kernels) or "-",
-                architecture_in_vllm(each.row) or "-",
-                number_text(each.row.training[0], ".2f", "x"),
-            )
-            for each in found.choices
-        ),
-        strict=True,
-    )
-    columns = [words("rank", ranks), words("read as" if found.wishes.trained else "encoding", encodings)]
+    times, bare, choices = ratio_name(found.multiple), found.bare, found.choices
+    rows = [each.row for each in choices]
+    columns = [
+        words("rank", (rank_range(each.first, each.last) for each in choices)),
+        words("read as" if found.wishes.trained else "encoding", map(_name_of, rows)),
+    ]
     if not found.wishes.trained:  # others cannot be had any more
-        columns.append(Column(f"won at {times}, % [95 %]", won))
-    columns += [Column(f"gain {times}, bits [95 %]", gains), Column("parameters", parameters)]
-    columns += [words("kernels", kernels), words("vLLM", architectures)]
-    if any(cost != "-" for cost in costs):
-        columns.append(Column("training", costs))
+        won = (with_interval([100 * share for share in each.won], ".0f") for each in choices)
+        columns.append(Column(f"won at {times}, % [95 %]", tuple(won)))
+    columns.append(Column(f"gain {times}, bits [95 %]", tuple(with_interval(each.gain, "+.3f") for each in choices)))
+    if bare is not None:
+        added = (f"{row.parameters - bare:+,}" if row.parameters > bare else "-" for row in rows)
+        columns.append(Column("parameters", tuple(added)))
+    kernels = (about(spec_in_label(row.encoding), found.table.length).kernels for row in rows)
+    columns.append(words("kernels", (", ".join(each) or "-" for each in kernels)))
+    columns.append(words("vLLM", (architecture_in_vllm(row) or "-" for row in rows)))
+    if any(not math.isnan(row.training[0]) for row in rows):
+        columns.append(Column("training", tuple(number_text(row.training[0], ".2f", "x") for row in rows)))
     return columns

@@ -24,7 +24,13 @@ from poscli.statistics import UNKNOWN, UPPER, Triple
 from poscli.statistics.intervals import around
 from poscli.system.text import counted
 
+NOBODY = "none"  # the encoding whose parameters are those of the model alone
 RANKED, UNDERTRAINED, INCOMPLETE, FAILED = "ranked", "undertrained", "incomplete", "failed"
+
+
+def rank_range(first: int, last: int) -> str:
+    """Ranks from a first to a last one, such as `3 to 9`."""
+    return str(first) if first == last else f"{first} to {last}"
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,7 @@ class Row:
     @property
     def ranks(self) -> str:
         """The ranks that it may have, such as `3 to 9`; empty without a rank."""
-        if not self.first:
-            return ""
-        return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
+        return rank_range(self.first, self.last) if self.first else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +127,7 @@ class Standings:
     ceilings: tuple[Ceilings, ...]
     without: Mapping[str, tuple[str, ...]]  # by text, the labels of the top group if that text is left out
     profiles: Mapping[str, TextProfile]  # by text: how far back it repeats itself, where that is measured
+    bare: int | None  # parameters of a model whose encoding has none of its own; None if the table has no such model
 
     @property
     def ratios(self) -> list[str]:
@@ -190,6 +195,7 @@ def standings_among(table: TableOfCells, tuned: bool) -> Standings:
         ceilings=tuple(table.ceilings.values()),
         without=without,
         profiles=table.profiles,
+        bare=next((cell.parameters for cell in table.cells.get(((NOBODY, False), table.length), {}).values()), None),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from poscli.board.standings import RANKED, Row, Standings, TaskResult
+from poscli.board.standings import FAILED, RANKED, Row, Standings, TaskResult
 from poscli.drawing.text import listed, named
 from poscli.report.catalogue import spec_in_label
 from poscli.report.pooling import ratio_name
@@ -96,8 +96,10 @@ def answers_of(table: Standings) -> list[str]:
     """What the table says, in a few sentences."""
     ranked, last = table.ranked, table.ratios[-1]
     if not ranked:
-        listing = counted(len(table.rows), "encoding")
-        return [f"Nobody is ranked yet: {listing} have fewer than three seeds on all texts."]
+        failed = sum(row.status == FAILED for row in table.rows)
+        counts = {"fewer than three seeds on all texts": len(table.rows) - failed, "no losses at some length": failed}
+        why = [f"{counted(n, 'encoding')} {'has' if n == 1 else 'have'} {what}" for what, n in counts.items() if n]
+        return [f"Nobody is ranked yet: {listed(why)}."]
     trained, top = [row for row in ranked if not row.is_reading], table.top
     best = trained[0] if trained else ranked[0]
     name, others = named(name_on_board(best)), [named(name_on_board(row)) for row in top if row is not best]
@@ -116,11 +118,10 @@ def answers_of(table: Standings) -> list[str]:
         plain = next((f", where {KEPT} itself has {row.regret[0]:.2f}" for row in of_rope if row.encoding == KEPT), "")
         how, regret = named(spec_in_label(of_rope[0].encoding)), of_rope[0].regret[0]
         said.append(f"If you must keep a model of {KEPT}, read it as {how}: regret {regret:.2f}{plain}.")
-    fewest = min(row.parameters for row in ranked)
-    plain_best = next((row for row in trained if row.parameters == fewest), best)
-    if plain_best is not best:
-        name = named(name_on_board(plain_best))
-        said.append(f"Of those without parameters of their own, the best is {name}, rank {plain_best.ranks}.")
+    bare = next((row for row in trained if row.parameters == table.bare), best)
+    if bare is not best:
+        name = named(name_on_board(bare))
+        said.append(f"Of those without parameters of their own, the best is {name}, rank {bare.ranks}.")
     gaining = [row for row in ranked if row.gains[-1][1] > 0]
     most = 100 * max(row.used[0] for row in ranked)
     said.append(
@@ -139,7 +140,7 @@ def record_of_table(table: Standings) -> dict[str, Any]:
     record = asdict(replace(table, profiles={}))
     record["profiles"] = {text: profile.model_dump(mode="json") for text, profile in table.profiles.items()}
     record["better"] = [list(pair) for pair in table.better]
-    del record["pairs"]  # as many as the square of the rows
+    del record["pairs"], record["bare"]  # as many as the square of the rows, and what the row of `none` has
     for row, line in zip(table.rows, record["rows"], strict=True):
         line |= {
             "label": row.label,

@@ -14,6 +14,7 @@ LOSSES = {
     "rope as yarn": (2.0, 1.95),
     "rope as rerope": (2.0, 2.3),
     "mine.py:Mine": (2.0, 1.85),
+    "none": (2.0, 2.9),
 }
 
 
@@ -97,6 +98,7 @@ def test_a_model_of_an_encoding_in_a_file_is_listed_and_the_file_is_not_run(cell
         (["--trained", "alibi"], {}, "the board has no other readings of its models; it has those of rope"),
         (["--trained", "rope", "--slowdown", 1.1], {}, "--trained 'rope' is trained already; leave one out"),
         (["--slowdown", 1.1], {}, "this board does not know what a training step costs; `poscli board run` measures"),
+        (["--no-parameters"], {}, None),
         (["--table", "five layers"], {}, "season 2026 has no such table"),
         (["--table", "four layers"], {}, "there are no cells of table 'four layers'"),
     ],
@@ -107,6 +109,13 @@ def test_a_question_that_the_board_cannot_answer_gets_one_line(cells, options, l
     if why:
         assert why in shown.err
         assert len(shown.err.splitlines()) == 1
+
+
+def test_without_a_model_of_none_nobody_knows_who_adds_parameters(tmp_path):
+    plant(tmp_path, {"dape": (2.0, 1.6), "alibi": (2.0, 1.7)})
+    shown = recommend(tmp_path, "--no-parameters")
+    assert (shown.code, len(shown.err.splitlines())) == (2, 1)
+    assert "has no model of `none`" in shown.err
 
 
 def test_constraints_that_nothing_meets_are_counted_one_by_one(tmp_path):

@@ -8,6 +8,7 @@ from planted_board import plant
 
 from poscli.board.cells import read_cells, write_kept
 from poscli.board.standings import INCOMPLETE, RANKED, UNDERTRAINED, standings_of
+from poscli.board.tables import answers_of
 from poscli.system.errors import CorruptError, DataError
 
 # Bits per byte at L and at 16 L. What there is to win is 0.5: 2.0 is the best at L, 1.5 the best trained at 16 L.
@@ -70,6 +71,41 @@ def test_two_seeds_give_an_order_and_no_rank(tmp_path):
     (table,) = standings_of(tmp_path, season)
     assert [row.status for row in table.rows] == [INCOMPLETE] * len(LOSSES)
     assert row_of(table, "best").regret[0] < row_of(table, "breaks").regret[0]
+
+
+def changed(folder, season, change):
+    """Write the cells of a folder again, with what `change` says of each; None leaves it as it is."""
+    for cell in read_cells(folder, season.name):
+        if update := change(cell):
+            (folder / cell.file).unlink()
+            write_kept(folder / cell.file, cell.model_copy(update=update))
+
+
+def test_encodings_add_no_parameters_where_they_have_those_of_none(tmp_path):
+    """The fewest of a table are not enough: without `none` nobody knows what the model has alone."""
+    season = plant(tmp_path, {"none": (2.0, 2.5), "rope": (2.0, 1.9), "t5": (2.0, 1.75)})
+    counts = {"none": 3000, "rope": 3000, "t5": 5000}
+    changed(tmp_path, season, lambda cell: {"parameters": counts[cell.encoding]})
+    (table,) = standings_of(tmp_path, season)
+    assert any("without parameters of their own, the best is rope" in said for said in answers_of(table))
+    for cell in read_cells(tmp_path, season.name):
+        if cell.encoding == "none":
+            (tmp_path / cell.file).unlink()
+    (table,) = standings_of(tmp_path, season)
+    assert not any("without parameters of their own" in said for said in answers_of(table))
+
+
+def test_where_nobody_has_a_rank_it_is_said_who_lacks_what(tmp_path):
+    season = plant(tmp_path, {"none": (2.0, 2.5)}, seeds=2)
+    (table,) = standings_of(tmp_path, season)
+    assert answers_of(table) == ["Nobody is ranked yet: 1 encoding has fewer than three seeds on all texts."]
+    cells = tmp_path / "failing"
+    plant(cells, {"none": (2.0, 2.5), "rope": (2.0, 2.0)}, seeds=2)
+    failed = {"status": ("ok", "ok", "ok", "ok", "oom")}
+    changed(cells, season, lambda cell: failed if (cell.encoding, cell.trained_at) == ("rope", 64) else None)
+    (table,) = standings_of(cells, season)
+    why = "1 encoding has fewer than three seeds on all texts and 1 encoding has no losses at some length"
+    assert answers_of(table) == [f"Nobody is ranked yet: {why}."]
 
 
 @pytest.mark.parametrize("damage", ["digit", "cut", "hash"])

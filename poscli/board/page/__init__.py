@@ -27,7 +27,6 @@ BOARD = PageParts(
         *(("poscli.board.page", name) for name in ("scatter.js", "ranking.js", "pairs.js", "texts.js", "board.js")),
     ),
 )
-NOBODY = "none"  # the encoding whose parameters are those of the model alone
 SHAPES = {False: 0, True: 2}  # of the marks of encodings as trained, and of readings of trained models
 
 
@@ -54,14 +53,12 @@ def page_table(table: Standings, pages: Mapping[str, str]) -> dict[str, Any]:
     record = record_of_table(table)
     rows, at = record.pop("rows"), {row.label: n for n, row in enumerate(table.rows)}
     places = places_of(table)
-    without_own = [row.parameters for row in table.rows if row.encoding == NOBODY]
-    least = min(without_own or [row.parameters for row in table.rows], default=0)
     for row, line in zip(table.rows, rows, strict=True):
         known = about(spec_in_label(row.encoding), table.length)
         line |= {
             "name": name_on_board(row), "family": known.described.family, "color": colour_of(known.described.family),
             "dash": SHAPES[row.is_reading], "tier": known.tier, "kernels": known.kernels, "readAs": row.is_reading,
-            "free": row.parameters == least, "page": pages.get(row.label, ""), "places": places.get(row.label),
+            "free": row.parameters == table.bare, "page": pages.get(row.label, ""), "places": places.get(row.label),
         }  # fmt: skip
     families = {line["family"] for line in rows}
     used = {line["tier"] for line in rows}

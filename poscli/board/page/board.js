@@ -16,7 +16,7 @@ function passes(n) {
     [ANY, own.tier].includes(chosen("tier")) &&
     (chosen("kernel") === ANY || own.kernels.includes(chosen("kernel"))) &&
     [ANY, kind].includes(chosen("kind")) &&
-    (own.free || !byId("free").checked)
+    (own.free || byId("free").disabled || !byId("free").checked)
   );
 }
 
@@ -38,6 +38,7 @@ const percent = (value) => `${(100 * value).toFixed(0)} %`.replace("-", MINUS);
 /** Draw everything of the table that is shown. */
 function show() {
   charts.length = 0;
+  byId("free").disabled = !encodings().some((each) => each.free);  // without `none` nobody knows who adds parameters
   document.querySelectorAll(".answers").forEach((each) => { each.hidden = Number(each.dataset.section) !== state.section; });
   const parts = [rankingPart(), othersPart(), pairPart(), textsPart(), ceilingsPart()].filter((part) => part !== null);
   byId("body").replaceChildren(...parts.map((part) => part.part));
