@@ -37,10 +37,10 @@ from poscli.board.cells import (
     read_costs,
     read_documents,
     read_profiles,
+    refuse_without_documents,
 )
 from poscli.board.ranking import SPENT, Array, NumbersOfEncodings
 from poscli.board.season import Season, SeasonTable
-from poscli.drawing.text import listed
 from poscli.report.ceilings import LEAST_HEADROOM
 from poscli.statistics import UPPER, Triple
 from poscli.statistics.comparison import LN2
@@ -116,9 +116,8 @@ class TableOfCells:
                 f"season {season.name} has no cells of models trained at {length}; `poscli board run` makes them"
             )
         self.lengths = max((cell.lengths for cell in known), key=len)
-        self.scored = {cell.text: documents[cell.documents] for cell in known if cell.documents in documents}
-        if absent := sorted({cell.text for cell in known} - set(self.scored)):
-            raise DataError(f"the sizes of the documents of {listed(absent)} are missing among the cells; restore them")
+        refuse_without_documents(known, documents)
+        self.scored = {cell.text: documents[cell.documents] for cell in known}
 
     # Which encodings have what
 

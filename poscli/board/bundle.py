@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import zipfile
 import zlib
 from collections import Counter
@@ -17,7 +18,17 @@ import numpy as np
 import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
-from poscli.board.cells import PER_NAT, Cell, Scored, documents_file, read_cells, read_documents, write_kept
+from poscli.board.cells import (
+    PER_NAT,
+    Cell,
+    Scored,
+    documents_file,
+    read_cells,
+    read_documents,
+    read_with_documents,
+    refuse_without_documents,
+    write_kept,
+)
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.runs.run import AS
@@ -72,7 +83,7 @@ def write_bundle(
     sources that were ranked under its name. UsageError if the bundle would be larger than 100 kB, which only a large
     source can make it.
     """
-    cells, documents = read_cells(folder, season.name), read_documents(folder, season.name)
+    cells, documents = read_with_documents(folder, season.name)
     content = {"name": name, "spec": spec, "season": season.name, "table": table, "tried": list(tried)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -146,7 +157,8 @@ def entry_on_board(encoding: str, season: Season, board: Path) -> Bundle:
     tables = {str(parse(each)): table.name for table in reversed(season.table) for each in table.encodings}
     if spec not in tables:
         raise UsageError(f"{encoding}: season {season.name} does not train it: {near(spec, tables)}")
-    own = [cell for cell in read_cells(board, season.name) if (cell.encoding, cell.table) == (spec, tables[spec])]
+    cells, documents = read_with_documents(board, season.name)
+    own = [cell for cell in cells if (cell.encoding, cell.table) == (spec, tables[spec])]
     if not own:
         raise UsageError(f"the board in {board} has no cells of {spec}; `poscli board run --enc` makes them")
     newest = max(own, key=lambda cell: cell.origin.date).source
@@ -161,7 +173,7 @@ def entry_on_board(encoding: str, season: Season, board: Path) -> Bundle:
         source="",
         source_file=None,
         cells=tuple(chosen),
-        documents=read_documents(board, season.name),
+        documents=documents,
         digest=hashlib.sha256("".join(sorted(cell.key for cell in chosen)).encode()).hexdigest(),
     )
 
@@ -177,6 +189,7 @@ def refuse_bundle(bundle: Bundle, season: Season, board: Sequence[Cell]) -> None
     strange = {cell.encoding for cell in bundle.cells} - {bundle.name}
     if strange:
         raise CorruptError(f"the bundle of {bundle.name} has cells of {min(strange)}; {CURE}")
+    refuse_without_documents(bundle.cells, bundle.documents, of=f" of the bundle of {bundle.name}", cure=CURE)
     refuse_taken(bundle.name, {cell.source for cell in bundle.cells}, board)
     seeds = Counter((cell.text, bool(cell.recipe)) for cell in bundle.cells)
     if (fewest := min(seeds.values())) < min(SPENT):
@@ -203,6 +216,7 @@ def refuse_taken(name: str, sources: set[str], board: Sequence[Cell], ranked: Co
 class Again:
     """A cell that was made again: by how much its loss differs, in bits per byte, and by how much it may.
 
+    The difference is infinite where only one of the two has a loss.
     `alike` says that both were made with the same code and torch on CPUs of one name, where nothing may differ.
     """
 
@@ -224,9 +238,14 @@ def compare_again(bundle: Bundle, made: Cell) -> Again:
     Other CPUs round otherwise, and a training amplifies that until it is like another seed. So there the two losses may
     differ as much as those of two seeds do in 99 of 100 cases. How much that is follows from the variance over the
     bundle's seeds, mean over the texts. It has the degrees of freedom of two texts, however many there are, because a
-    model that is lucky on one text tends to be lucky on others. UsageError if other documents were scored.
+    model that is lucky on one text tends to be lucky on others. A model without a loss, which may have diverged, must
+    have none again. UsageError if other documents were scored.
     """
     then = next(cell for cell in bundle.cells if cell.key == made.key)
+    alike = all(getattr(made.origin, name) == getattr(then.origin, name) for name in ("code", "cpu", "torch"))
+    if not (made.documents and then.documents):
+        both = made.documents == then.documents
+        return Again(then, both, alike, 0.0 if both else math.inf, 0.0)
     if made.documents != then.documents:
         raise UsageError(
             f"{then.file} scored other documents of {then.text} than this machine has: its corpus is another one; "
@@ -243,7 +262,6 @@ def compare_again(bundle: Bundle, made: Cell) -> Again:
         allowed = scipy.special.stdtrit(2 * (seeds - 1), 1 - REFUSED / 2) * np.sqrt(2 * variance)
     apart = np.abs(_bits(made, bundle) - _bits(then, bundle))
     worst = int(np.argmax(apart - allowed))
-    alike = all(getattr(made.origin, name) == getattr(then.origin, name) for name in ("code", "cpu", "torch"))
     return Again(then, made.hundredths == then.hundredths, alike, float(apart[worst]), float(allowed[worst]))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,8 @@ from pydantic import Field, ValidationError
 
 from poscli.config.run import slug
 from poscli.config.validate import Frozen, refusal_of
-from poscli.system.errors import CorruptError
+from poscli.drawing.text import listed
+from poscli.system.errors import CorruptError, DataError
 from poscli.system.files import parse_object, read_bytes, write_atomic
 
 RESTORE = "restore it from where the cells are kept"
@@ -191,6 +192,21 @@ def read_cells(folder: Path, season: str) -> list[Cell]:
 def read_documents(folder: Path, season: str) -> dict[str, Scored]:
     """The documents that the cells of a season score, by their keys."""
     return {each.key: each for each in _read_all(Path(folder) / slug(season) / DOCUMENTS, Scored)}
+
+
+def read_with_documents(folder: Path, season: str) -> tuple[list[Cell], dict[str, Scored]]:
+    """All cells of a season in a folder, and the documents that they score, by their keys; DataError if these lack."""
+    cells, documents = read_cells(folder, season), read_documents(folder, season)
+    refuse_without_documents(cells, documents)
+    return cells, documents
+
+
+def refuse_without_documents(
+    cells: Iterable[Cell], documents: Mapping[str, Scored], *, of: str = "", cure: str = "restore them"
+) -> None:
+    """DataError if cells score documents whose sizes are not among these; `of` says which cells these are."""
+    if absent := sorted({cell.text for cell in cells if cell.documents and cell.documents not in documents}):
+        raise DataError(f"the sizes of the documents of {listed(absent)} are missing among the cells{of}; {cure}")
 
 
 def read_answers(folder: Path, season: str) -> list[TaskCell]:

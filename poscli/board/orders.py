@@ -31,9 +31,16 @@ class Orders:
     """Encodings on several texts by their loss at 16 L less that of the median encoding, from rows of one size."""
 
     def __init__(self, rows: pd.DataFrame, exponents: Mapping[str, float]) -> None:
-        """Rows are those of `losses_by_size`; those of encodings that are undertrained at L are left out."""
+        """Rows are those of `losses_by_size`; those of encodings that are undertrained at L are left out.
+
+        DataError if there are none.
+        """
         self.exponents = exponents
         rows = rows[rows["text"].isin(list(exponents))]
+        if rows.empty:
+            raise DataError(
+                f"the board has no models with losses on {listed(list(exponents))}; `poscli board run` trains them"
+            )
         at_length = rows.groupby("encoding")[AT_LENGTH].mean()
         trained = at_length.index[at_length <= at_length.min() + math.log2(UNDERTRAINED_RATIO)]
         of_seed = rows[rows["encoding"].isin(trained)].pivot_table(LONGEST, "encoding", ["text", "seed"])

@@ -25,7 +25,7 @@ import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
 from poscli.board.arrays import of_newest_source
-from poscli.board.cells import PER_NAT, read_cells, read_documents
+from poscli.board.cells import PER_NAT, read_with_documents
 from poscli.board.season import STAR, Season, SeasonTable, current_season, season_of
 from poscli.config.resolve import model_config
 from poscli.drawing.text import listed, named
@@ -74,10 +74,10 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
     outcomes: AT_LENGTH, LONGEST, CHANGES. A model that has no loss at some length is left out. DataError if a
     model was not read up to 16 L.
     """
-    documents = read_documents(folder, season.name)
+    cells, documents = read_with_documents(folder, season.name)
     sizes = {table.name: size_of(season, table) for table in season.table}
     rows = []
-    for cell in of_newest_source(read_cells(folder, season.name)):
+    for cell in of_newest_source(cells):
         size = sizes.get(cell.table)
         if size is None or cell.trained_at != size.length or cell.recipe or any(each != "ok" for each in cell.status):
             continue

@@ -28,6 +28,19 @@ def test_a_cell_that_scored_other_documents_is_compared_with_nothing(tmp_path):
         compare_again(known, known.cells[0].model_copy(update={"text": "code", "documents": "0ther"}))
 
 
+def test_a_model_that_diverged_holds_if_it_does_so_again(tmp_path):
+    known = entry_on_board("rope", plant(tmp_path, dict.fromkeys(NAMES[:2], (1.5, 1.6))), tmp_path)
+    lost = {"documents": "", "status": ("diverged",) * 5, "hundredths": ((),) * 5}
+    cell = next(cell for cell in known.cells if cell.text == "code")
+    failed = cell.model_copy(update=lost)
+    among = replace(known, cells=tuple(failed if each is cell else each for each in known.cells))
+    alone = replace(known, cells=tuple(each.model_copy(update=lost) for each in known.cells))
+    for bundle in (among, alone):
+        assert compare_again(bundle, failed).holds
+        assert not compare_again(bundle, cell).holds
+    assert not compare_again(known, failed).holds
+
+
 def test_true_cells_of_another_cpu_are_seldom_refused_and_better_ones_are_found(tmp_path):
     season = plant(tmp_path, dict.fromkeys(NAMES, (1.5, 1.6)), seeds=4)
     first, *others, fourth = season.seeds(4)

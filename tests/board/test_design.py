@@ -1,6 +1,7 @@
 """`poscli design`: designs follow from how far back a text repeats itself, and orders from other texts are tested."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,14 @@ def test_short_documents_are_refused(cells, tmp_path):
         (tmp_path / f"{number}.txt").write_text(f"{number} " * 20)
     done = design(cells, f"text:{tmp_path}")
     assert "no held-out document is longer than 16 times L, 512 tokens" in done.err
+
+
+def test_a_board_without_models_is_refused(cells, tmp_path):
+    board = shutil.copytree(cells, tmp_path / "cells", ignore=shutil.ignore_patterns("two_layers-*"))
+    (tmp_path / "text").mkdir()
+    done = design(board, repeating(tmp_path / "text", FAR))
+    assert done.code != 0
+    assert "error: the board has no models with losses on code, " in done.err
 
 
 def test_a_board_without_profiles_is_refused(tmp_path):

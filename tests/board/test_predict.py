@@ -1,6 +1,7 @@
 """`poscli predict`: planted laws are found, predictions stay as they were registered, misses come first."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,16 @@ def test_a_season_that_was_not_read_up_to_16_L_is_refused(tmp_path):
     plant(tmp_path, {"rope": (2.0, 2.1)}, season=short, **EXACT)
     with pytest.raises(DataError, match="has no loss at 1024 tokens"):
         losses_by_size(tmp_path, season)
+
+
+def test_missing_sizes_of_documents_are_named(cells, tmp_path):
+    folder = shutil.copytree(cells, tmp_path / "cells")
+    for season in (None, STAR):
+        (lost,) = (folder / season_of(season).name / "documents").glob("code-*.json")
+        lost.unlink()
+        refused = predict(folder, "--left-out")
+        assert (refused.code, len(refused.err.splitlines())) == (4, 1), refused.err
+        assert "the sizes of the documents of code are missing among the cells; restore them" in refused.err
 
 
 def test_each_size_is_predicted_from_the_others(cells):

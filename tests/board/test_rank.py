@@ -265,6 +265,16 @@ def test_a_bundle_that_was_packed_again_with_its_folders_is_the_same(ranked, pla
     assert (packed.source, packed.cells) == (known.source, known.cells)
 
 
+def test_a_bundle_without_the_sizes_of_documents_is_refused_before_anything_is_trained(ranked, place, tmp_path):
+    with zipfile.ZipFile(place / ranked.json["bundle"]) as old, zipfile.ZipFile(tmp_path / "b.zip", "w") as new:
+        for name in old.namelist():
+            if "/documents/" not in name:
+                new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
+    done = check(tmp_path / "b.zip")
+    assert (done.code, len(done.err.strip().splitlines())) == (4, 1), done.err
+    assert "are missing among the cells of the bundle of my-penalty; ask whoever made it for another one" in done.err
+
+
 @pytest.mark.parametrize(("at", "value"), [((6, 8), 1), ((8, 10), 99)])
 def test_a_bundle_that_cannot_be_unpacked_is_refused_in_one_line(ranked, place, tmp_path, at, value):
     """One bit of each file says that it is encrypted; two bytes say how it was packed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,7 +254,8 @@ def check_entry(
         results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
     records = [
         {"cell": each.cell.file.name, "text": each.cell.text, "seed": each.cell.seed, "identical": each.identical,
-         "difference": each.difference, "allowed": each.allowed, "holds": each.holds}
+         "difference": each.difference if math.isfinite(each.difference) else None,
+         "allowed": each.allowed, "holds": each.holds}
         for each in results
     ]  # fmt: skip
     holds = all(each.holds for each in results)
