@@ -179,6 +179,7 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
     if bundle.table not in table_names(season, []):
         raise UsageError(f"the bundle is of table {bundle.table!r}, which season {season.name} does not have")
     table, spec = season.table_named(bundle.table), bundle.spec
+    table = table.model_copy(update={"readings": {}})  # cells of other readings are not in the bundle
     if bundle.source_file is not None:
         spec = re.sub(IN_FILE, lambda _: f"{bundle.source_file}:", spec)
     results = []

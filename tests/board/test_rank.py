@@ -10,6 +10,7 @@ from cli_runner import cli, forget
 from small_season import write_season
 
 from poscli.board.bundle import read_bundle
+from poscli.board.cells import read_cells
 from poscli.board.enter import Contender, submission_text
 from poscli.board.season import season_of
 
@@ -134,6 +135,8 @@ def test_the_cells_of_the_board_can_be_made_again_by_anybody(place):
     done = check("rope")
     assert done.code == 0, done.err
     assert done.err.count("the same digits: holds") == 2
+    again = (place / "results" / "rank").glob("check-*/cells")
+    assert "rope as rope+window" not in {cell.encoding for folder in again for cell in read_cells(folder, "tests")}
 
 
 @pytest.mark.parametrize(
