@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from poscli.board.arrays import tables_of_cells
 from poscli.board.cells import keys_in
 from poscli.board.gather import NO_NAMES, gather, keys_of, refuse_other_source
 from poscli.board.ranking import SPENT
-from poscli.board.season import Season
-from poscli.board.standings import standings_of
+from poscli.board.season import Season, SeasonTable
+from poscli.board.standings import standings_among
 from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
 from poscli.specs import parse
@@ -43,10 +44,8 @@ def jobs_of_board(
     that say what there is to win, are only trained with published learning rates: with `tuned` they are left out.
     """
     jobs: list[BoardJob] = []
-    for table in season.table:
-        chosen = encodings.get(table.name, ())
-        if not (chosen is None or chosen):
-            continue
+    for table in chosen_tables(season, encodings):
+        chosen = encodings[table.name]
         own = None if chosen is None else [*chosen]
         suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and own is None else own)
         suite = suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
@@ -57,6 +56,12 @@ def jobs_of_board(
                 jobs += [(task.name, job) for job in jobs_of(suite, device, runs)]
     order, tasks = season.seeds(seeds), {task.name for task in season.task}
     return sorted(jobs, key=lambda each: (each[0] in tasks, order.index(each[1].config.seed), -each[1].config.length))
+
+
+def chosen_tables(season: Season, encodings: Chosen) -> list[SeasonTable]:
+    """The tables of a season of which any encodings are chosen."""
+    chosen = {name for name, some in encodings.items() if some is None or some}
+    return [table for table in season.table if table.name in chosen]
 
 
 def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str]) -> dict[str, list[str] | None]:
@@ -81,11 +86,9 @@ def chosen_encodings(season: Season, tables: Sequence[str], wanted: Sequence[str
 def tunings_of_board(season: Season, device: str, out: Path, encodings: Chosen) -> list[Tuning]:
     """The tunings of the learning rates of encodings, table by table; each has nine trials."""
     tunings = []
-    for table in season.table:
-        chosen = encodings.get(table.name, [])
-        if chosen := table.encodings if chosen is None else [*chosen]:
-            suite = season.suite(table, season.seeds(1), chosen).model_copy(update={"recipe": "tuned"})
-            tunings += tunings_of(suite, device, out)
+    for table in chosen_tables(season, encodings):
+        suite = season.suite(table, season.seeds(1), [*(encodings[table.name] or table.encodings)])
+        tunings += tunings_of(suite.model_copy(update={"recipe": "tuned"}), device, out)
     return tunings
 
 
@@ -128,12 +131,13 @@ def missing_jobs_of_stage(
         yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), season, cells)
 
 
-def refuse_unranked(season: Season, stage: int) -> None:
-    """UsageError for the last stage of a season that is not ranked: nothing decides which encodings need more seeds."""
-    if stage == max(SEEDS_OF_STAGE) and (unranked := [table.name for table in season.table if not table.ceilings]):
+def refuse_unranked(season: Season, stage: int, encodings: Chosen) -> None:
+    """UsageError for the last stage of tables that are not ranked: nothing decides which encodings need more seeds."""
+    unranked = [table.name for table in chosen_tables(season, encodings) if not table.ceilings]
+    if stage == max(SEEDS_OF_STAGE) and unranked:
         raise UsageError(
             f"--stage {stage}: table {unranked[0]!r} has no ceilings, so that nobody is ranked and none "
-            "needs more seeds than others; give a smaller --stage, or add ceilings to the season"
+            "needs more seeds than others; give a smaller --stage, or other tables, or add ceilings to the season"
         )
 
 
@@ -144,12 +148,12 @@ def undecided(season: Season, cells: Path, encodings: Chosen, *, tuned: bool = F
     another encoding is in the group, the encoding that it was trained with gets more seeds.
     """
     left: dict[str, Sequence[str] | None] = dict.fromkeys(encodings, ())
-    for standings in standings_of(cells, season):
-        table = season.table_named(standings.table)
-        if standings.table in encodings and standings.tuned == tuned and len(standings.top) > 1:
-            top = {row.trained_as for row in standings.top}
-            known = encodings[table.name]
-            own = table.encodings if known is None else known
+    chosen = season.model_copy(update={"table": chosen_tables(season, encodings)})  # others may have no ranks
+    for of_table in tables_of_cells(cells, chosen):
+        group = standings_among(of_table, tuned).top if of_table.entries(tuned) else []
+        if len(group) > 1:
+            top, table = {row.trained_as for row in group}, of_table.table
+            own = encodings[table.name] or table.encodings
             left[table.name] = [spec for spec in own if str(parse(spec)) in top]
     return left
 

@@ -238,6 +238,22 @@ def test_with_three_seeds_only_what_is_not_decided_gets_more(board, tmp_path):
     assert undecided(season, tmp_path, {"small": ["none"]}) == {"small": ["none"]}
 
 
+def test_more_seeds_of_a_table_do_not_depend_on_another_one(board, tmp_path):
+    """Which may have no ceilings, so that nobody is ranked there."""
+    other = '\n[[table]]\nname = "other"\ntitle = "Other models"\nencodings = ["none"]\n'
+    file = tmp_path / "season.toml"
+    file.write_text(board[1].read_text() + other)
+    season = season_of(file)
+    plant(tmp_path / "cells", {"none": (2.0, 1.8), "rope": (2.0, 1.8)}, table="small", season=season, seeds=3,
+          texts=season.scored)  # fmt: skip
+    plant(tmp_path / "cells", {"none": (2.0, 1.8)}, table="other", season=season, texts=season.scored)
+    assert undecided(season, tmp_path / "cells", {"small": None}) == {"small": ["none", "rope"]}
+    done = run(board[0], file, "--stage", 3, "--table", "small", "--dry-run")
+    assert done.code == 0, done.err
+    refused = run(board[0], file, "--stage", 3, "--dry-run")
+    assert "table 'other' has no ceilings" in refused.err
+
+
 def test_tables_that_are_decided_get_no_more_seeds(board, tmp_path):
     season = season_of(board[1])
     texts = season.scored

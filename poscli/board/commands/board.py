@@ -95,7 +95,7 @@ def run_board(
     cells = cells or out_ / IN_RESULTS
     encodings = chosen_encodings(season, table_names(season, table or []), enc or [])
     check_folder(cells, "--cells")
-    refuse_unranked(season, stage)
+    refuse_unranked(season, stage, encodings)
     crew = Crew(workers=workers, memory=memory, device=device)
     for elsewhere in others:
         crew = elsewhere.crew(crew)
