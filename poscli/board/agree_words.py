@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poscli.board.agree import Agreement, PairFinding, Tally, ThreeNumbers, beside_source, three_numbers
 from poscli.board.literature import Literature
-from poscli.board.ours import MULTIPLES, QUOTED
+from poscli.board.ours import MULTIPLES
 from poscli.drawing.text import listed, named, number
 from poscli.report.pooling import ratio_name
 from poscli.report.table import Column, words
@@ -93,7 +93,7 @@ def _sentences(found: Agreement, literature: Literature) -> list[str]:
     if found.unmeasured:
         sentences.append(
             f"Not like with like: {listed(found.unmeasured)} windows are not among these results, so that such tables "
-            f"are only compared with {QUOTED} ones."
+            "are only compared with windows of another kind."
         )
     return sentences
 

@@ -116,10 +116,19 @@ def losses_of_summary(path: Path, train_length: int | None = None) -> OurLosses:
 
 
 def losses_of_runs(rows: pd.DataFrame, train_length: int | None = None) -> OurLosses:
-    """The losses of rows of eval.csv under every protocol, means over seeds; one training length counts."""
-    from poscli.report.gate import behind, undertrained
-    from poscli.report.pooling import of_model
+    """The losses of rows of eval.csv under every protocol, means over seeds; one training length counts.
 
+    UsageError for rows of tasks with right answers only, which stand beside no paper's perplexity.
+    """
+    from poscli.report.gate import behind, undertrained
+    from poscli.report.pooling import ACCURACY, of_model
+
+    if ACCURACY in rows:
+        rows = rows[rows.groupby(["corpus", "fingerprint"])[ACCURACY].transform("count") == 0]
+    if rows.empty:
+        raise UsageError(
+            "the results have no losses of a text, only answers to tasks; train on a text, or give --cells"
+        )
     rows = _of_one_length(rows, train_length, "the results")
     losses: dict[tuple[str, str, float, str], float] = {}
     weak: Counter[str] = Counter()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from cli_runner import cli
-from fake_results import results
+from fake_results import BEHAVIOUR, results
 from planted_board import plant
 
 from poscli.board.agree import Agreement, agreement_of, counterparts, naive_sign, sign_in, three_numbers
@@ -332,6 +333,18 @@ def test_losses_of_runs_have_every_protocol() -> None:
     mixed = rows.assign(tokenizer=["bytes" if name == "rope" else "bpe" for name in rows["encoding"]])
     with pytest.raises(UsageError, match="several tokenizers"):
         losses_of_runs(mixed)
+
+
+def test_answers_to_tasks_are_not_held_against_perplexities() -> None:
+    """Although more encodings were asked a task, at another length."""
+    text, _ = results({"alibi": BEHAVIOUR["alibi"], "rope": BEHAVIOUR["rope"]})
+    answers, _ = results(corpus="passkey", fingerprint="a5ced", train_length=64)
+    assert answers["encoding"].nunique() > 2
+    answers = answers.assign(accuracy=0.5)
+    both = losses_of_runs(pd.concat([answers, text], ignore_index=True))
+    assert both.losses == losses_of_runs(text).losses
+    with pytest.raises(UsageError, match="only answers to tasks"):
+        losses_of_runs(answers)
 
 
 def test_no_common_encodings(tmp_path: Path) -> None:
