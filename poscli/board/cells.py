@@ -36,6 +36,9 @@ PER_NAT = 100  # losses are kept in hundredths of a nat per document; seeds move
 DOCUMENTS, COSTS, TEXTS, TASKS_FOLDER = "documents", "costs", "texts", "tasks"
 
 
+MADE_ON = ("poscli", "commit", "machine", "cpu", "torch")  # what a cell and a row of eval.csv say by the same names
+
+
 class MadeBy(Frozen):
     """Where, when and with which code a cell was made."""
 

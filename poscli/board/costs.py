@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import poscli
-from poscli.bench.cases import BenchCase
-from poscli.bench.settings import AUTO
+from poscli.bench.cases import BenchCase, eval_batch
+from poscli.bench.settings import AUTO, YARDSTICK
 from poscli.bench.timing import TurnPace, time_in_turns
 from poscli.bench.workloads import untrained_model, work_of
-from poscli.board.cells import CostCell, MadeBy, TextProfile, cost_file, profile_file, write_kept
-from poscli.board.gather import labels_of
+from poscli.board.cells import MADE_ON, CostCell, MadeBy, TextProfile, cost_file, profile_file, write_kept
+from poscli.board.gather import BoardJob, labels_of
 from poscli.board.season import Season
 from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.config.run import RunConfig
@@ -31,16 +30,15 @@ from poscli.system.console import note
 from poscli.system.device import threads
 from poscli.system.errors import DataError
 from poscli.system.progress import Meter
-from poscli.system.provenance import commit, cpu, machine
+from poscli.system.provenance import measured_on
 from poscli.system.text import utc_stamp
 from poscli.workflows import measure_text
 
-YARDSTICK = "none"
 BYTES = "bytes"  # the tokenizer that is not trained on a text
 PACE = TurnPace(repeats=15, seconds=6.0, sample=0.05)
 
 
-def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, device: torch.device) -> None:
+def measure_costs(jobs: Sequence[BoardJob], season: Season, cells: Path, device: torch.device) -> None:
     """Measure and keep the costs of every encoding of these jobs that has none yet, on one core.
 
     A model that is read under another encoding has the training cost of its own. What cannot read the longest windows
@@ -48,8 +46,9 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
     """
     wanted: dict[tuple[str, str], Job] = {}
     tables = {table.name for table in season.table}
-    for table, job in jobs:
-        if table in tables and job.config.length == min(other.config.length for name, other in jobs if name == table):
+    for of in jobs:
+        table, job = of.table, of.job
+        if table in tables and job.config.length == min(each.job.config.length for each in jobs if each.table == table):
             for label in labels_of(job):
                 if not (cells / cost_file(season.name, table, label)).exists():
                     wanted.setdefault((table, label), job)
@@ -61,7 +60,7 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
             if (table, own) not in trained:
                 trained[table, own] = _ratio(job.config, none, BenchCase("train", none.length, none.batch), device)
             longest = settings_of(job.config, job.extrapolate).lengths[-1]
-            case = BenchCase("eval", longest, max(1, PASS_TOKENS // longest))
+            case = BenchCase("eval", longest, eval_batch(longest, PASS_TOKENS))
             read_as = job.config.model_copy(update={"encoding": label.rpartition(AS)[2]})
             try:
                 reading = _ratio(read_as, none, case, device)
@@ -74,7 +73,7 @@ def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, 
                 encoding=label,
                 training=trained[table, own],
                 reading=reading,
-                origin=_made_here(read_as.encoding),
+                origin=_made_here(read_as.encoding, device),
             )
             write_kept(cells / cost_file(season.name, table, label), cost)
             progress.advance(1, label)
@@ -119,13 +118,6 @@ def _ratio(config: RunConfig, none: RunConfig, case: BenchCase, device: torch.de
     return round(float(median), 3), round(float(low), 3), round(float(high), 3)
 
 
-def _made_here(spec: str) -> MadeBy:
-    return MadeBy(
-        poscli=poscli.__version__,
-        commit=commit(),
-        code=f"{code_of(spec, TRAINING)} {code_of(spec, MEASURING)}",
-        machine=machine(),
-        cpu=cpu(),
-        torch=torch.__version__,
-        date=utc_stamp(),
-    )
+def _made_here(spec: str, device: torch.device) -> MadeBy:
+    here, code = measured_on(device), f"{code_of(spec, TRAINING)} {code_of(spec, MEASURING)}"
+    return MadeBy(**{name: here[name] for name in MADE_ON}, code=code, date=utc_stamp())

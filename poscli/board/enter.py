@@ -11,8 +11,8 @@ from typing import Any
 
 from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, read_cells
-from poscli.board.gather import gather, refuse_other_source, source_of_encoding
-from poscli.board.progress import BoardJob, missing_jobs, plan_jobs, run_missing, tune
+from poscli.board.gather import BoardJob, gather, refuse_other_source, source_of_encoding
+from poscli.board.progress import missing_jobs, plan_jobs, run_missing, tune
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable, table_names
 from poscli.board.standings import Standings, standings_of
@@ -65,23 +65,22 @@ class Contender:
 
     def suite(self, *, tuned: bool) -> Suite:
         """Its training and evaluation, as those of all others."""
-        suite = self.season.suite(self.table, self.season.seeds(SEEDS), [self.spec])
-        return suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
+        return self.season.suite(self.table, self.season.seeds(SEEDS), [self.spec], tuned=tuned)
 
     def jobs(self, device: str, *, tuned: bool, to_plan: bool = False) -> list[BoardJob]:
-        """Its jobs, each with the name of the table; with `to_plan`, those that wait for trials, too (`jobs_of`).
+        """Its jobs for the board; with `to_plan`, those that wait for trials, too (`jobs_of`).
 
         UsageError if its source was edited since it was verified.
         """
         jobs = jobs_of(self.suite(tuned=tuned), device, self.out / "runs", to_plan=to_plan)
         if any(source_of_encoding(self.spec, job.config) != self.code for job in jobs):
             raise UsageError(f"{self.source} was edited since it was verified; repeat the command, which ranks it anew")
-        return [(self.table.name, job) for job in jobs]
+        return [BoardJob(self.season.name, self.table.name, job, {self.spec: self.name}) for job in jobs]
 
     def jobs_with_tuned_rates(self, device: str) -> list[Job]:
         """Its trials that are not made yet, and its jobs with the rates that they find: to plan, not to be done."""
         trials = trials_of(tunings_of(self.suite(tuned=True), device, self.out), device)
-        return [*trials, *(job for _, job in self.jobs(device, tuned=True, to_plan=True))]
+        return [*trials, *(each.job for each in self.jobs(device, tuned=True, to_plan=True))]
 
     def write_bundle(self) -> Path:
         """Write its cells and its source as a bundle; returns the path."""
@@ -139,12 +138,11 @@ def tune_entry(entry: Contender, crew: Crew, device: str) -> None:
 
 def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dict[str, str]]:
     """Train and score what is missing of an entry; returns the jobs that failed, each with the cause."""
-    names = {entry.spec: entry.name}
-    left = missing_jobs(entry.jobs(device, tuned=tuned), entry.season, entry.cells, names)
+    left = missing_jobs(entry.jobs(device, tuned=tuned), entry.cells)
     if not left:
         return []
-    fitting, planned = plan_jobs(crew, [job for _, job in left])
-    return run_missing(left, planned, fitting, entry.season, entry.cells, entry.out / "runs", names)
+    fitting, planned = plan_jobs(crew, [each.job for each in left])
+    return run_missing(left, planned, fitting, entry.cells, entry.out / "runs")
 
 
 def row_of_entry(entry: Contender, *, tuned: bool) -> Standings | None:
@@ -198,7 +196,7 @@ def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[A
             outcome = perform(job)
         if outcome.error:
             raise PoscliError(f"{cell.file.name} cannot be made again: {outcome.error}")
-        gather(job, season.name, table.name, out / "cells", {str(parse(spec)): bundle.name})
+        gather(BoardJob(season.name, table.name, job, {str(parse(spec)): bundle.name}), out / "cells")
         made = next((each for each in read_cells(out / "cells", season.name) if each.key == cell.key), None)
         if made is None:
             raise PoscliError(

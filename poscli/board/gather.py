@@ -6,13 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, TaskCell, documents_file, key_of, write_kept
+from poscli.board.cells import MADE_ON, PER_NAT, Cell, MadeBy, Scored, TaskCell, documents_file, key_of, write_kept
 from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.config.run import Recipe, RunConfig
 from poscli.data.corpora import source_of
@@ -35,7 +35,6 @@ from poscli.system.errors import UsageError
 from poscli.system.text import counted
 from poscli.tasks import TASKS
 
-NO_NAMES: Mapping[str, str] = MappingProxyType({})
 TUNED = ("matrix_lr", "encoding_lr", "embedding_lr")  # the learning rates that tuning varies
 SAME_TOKENS, APART = "fixed", "nonoverlapping"  # protocols: the same tokens at every length; windows without overlap
 
@@ -68,54 +67,62 @@ def source_of_encoding(spec: str, config: RunConfig) -> str:
     return hashlib.sha256(outside.encode()).hexdigest()[:8] if outside else own
 
 
-def keys_of(job: Job, season: str, table: str, names: Mapping[str, str] = NO_NAMES) -> set[str]:
-    """The keys of all cells that a job gives; of a job of a task, `table` is the name of the task.
+@dataclass(frozen=True)
+class BoardJob:
+    """A job for a table of a season, or for a task of it: `table` is then the name of the task.
 
     `names` has the names on the board of specs that are called otherwise there.
     """
-    keys = set()
-    for encoding in labels_of(job):
-        what = {"season": season, "encoding": names.get(encoding, encoding)} | _made_as(job, encoding)
-        if _is_task(job):
-            keys.add(key_of(task=table, **what))
-        else:
-            keys |= {key_of(table=table, text=text, recipe=_rates(job), **what) for text in job.extrapolate.on}
-    return keys
+
+    season: str
+    table: str
+    job: Job
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the job asks for right answers, and reads no text of the season."""
+        return not TASKS.get(self.job.config.task).reads_text
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of all cells that the job gives."""
+        texts = [{}] if self.is_task else [{"text": text} for text in self.job.extrapolate.on]
+        return {key_of(**self.fields(label), **text) for label in labels_of(self.job) for text in texts}
+
+    def fields(self, label: str) -> dict[str, Any]:
+        """What the cells of an encoding of the job are of, everything that is in their keys but the text."""
+        config = self.job.config
+        # The rates that tuning has chosen, with the one that it left alone; none for those of all.
+        rates = {name: float(getattr(config.recipe, name)) for name in TUNED} if config.tuning else {}
+        return {
+            **({"task": self.table} if self.is_task else {"table": self.table, "recipe": rates}),
+            "season": self.season,
+            "encoding": self.names.get(label, label),
+            "configuration": configuration_of(self.job),
+            "source": source_of_encoding(label, config),
+            "trained_at": config.length,
+            "seed": config.seed,
+        }
+
+    def fields_of(self, run: Run) -> dict[str, Any]:
+        """`fields` of the encoding of an evaluation."""
+        return self.fields(run.label.removesuffix(self.job.config.recipe_mark))
 
 
-def _is_task(job: Job) -> bool:
-    """Whether a job asks for right answers, and reads no text of the season."""
-    return not TASKS.get(job.config.task).reads_text
-
-
-def _made_as(job: Job, encoding: str) -> dict[str, Any]:
-    """How a cell of an encoding of a job is made."""
-    return {
-        "configuration": configuration_of(job),
-        "source": source_of_encoding(encoding, job.config),
-        "trained_at": job.config.length,
-        "seed": job.config.seed,
-    }
-
-
-def _rates(job: Job) -> dict[str, float]:
-    """The learning rates that tuning has chosen, with the one that it left alone; empty for those of all."""
-    return {name: float(getattr(job.config.recipe, name)) for name in TUNED} if job.config.tuning else {}
-
-
-def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, str] = NO_NAMES) -> int:
+def gather(of: BoardJob, folder: Path) -> int:
     """Write the cells of a job whose run is evaluated to a folder; returns how many were new.
 
-    `names` has the names on the board of specs that are called otherwise there. Nothing is written of evaluations that
-    are missing, or were made under other settings. CorruptError where a cell says something else already.
+    Nothing is written of evaluations that are missing, or were made under other settings. CorruptError where a cell
+    says something else already.
     """
     new = 0
-    for part in _evaluations(job):
-        if _is_task(job):
-            answers = _answers(part, job, season, table, names)
+    for part in _evaluations(of.job):
+        if of.is_task:
+            answers = _answers(part, of)
             new += write_kept(folder / answers.file, answers)
-        elif text := _text_in_season(part.corpus, job):
-            cell, scored = _cell(part, text, job, season, table, names)
+        elif text := _text_in_season(part.corpus, of.job):
+            cell, scored = _cell(part, text, of)
             if scored is not None:
                 write_kept(folder / documents_file(scored), scored)
             new += write_kept(folder / cell.file, cell)
@@ -171,9 +178,7 @@ def _text_in_season(corpus: str, job: Job) -> str:
     return corpus if corpus in texts else next((text for text in texts if source_of(text).spec == corpus), "")
 
 
-def _cell(
-    run: Run, text: str, job: Job, season: str, table: str, names: Mapping[str, str]
-) -> tuple[Cell, Scored | None]:
+def _cell(run: Run, text: str, of: BoardJob) -> tuple[Cell, Scored | None]:
     """The cell of an evaluation on a text, and the documents that it scored; None if no length has a loss."""
     tables = tables_of(run)
     rows, units = (each[each["variant"] == FULL] for each in (tables.rows, tables.details["units"]))
@@ -188,66 +193,53 @@ def _cell(
         if len(part) and scored is None:
             names_of_units, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
             scored = Scored(
-                season=season,
+                season=of.season,
                 text=text,
                 fingerprint=run.fingerprint,
                 units=names_of_units,
                 tokens=tokens,
                 bytes=sizes,
             )
-    name, last = run.label.removesuffix(job.config.recipe_mark), rows.iloc[-1]
     cell = Cell(
-        encoding=names.get(name, name),
-        season=season,
-        table=table,
-        recipe=_rates(job),
-        **_made_as(job, name),
+        **of.fields_of(run),
+        **_found_in(rows, run),
         text=text,
         documents="" if scored is None else scored.key,
-        lengths=tuple(rows["length"].tolist()),
-        status=tuple(rows["status"].tolist()),
-        reason=next(filter(None, rows["reason"].tolist()), ""),
         hundredths=tuple(losses),
         nonoverlapping=tuple(None if math.isnan(nats) else round(nats, 4) for nats in apart.tolist()),
-        parameters=int(last["parameters"]),
-        origin=_origin(run, last),
+        parameters=int(rows.iloc[-1]["parameters"]),
     )
     return cell, scored
 
 
-def _answers(run: Run, job: Job, season: str, task: str, names: Mapping[str, str]) -> TaskCell:
+def _answers(run: Run, of: BoardJob) -> TaskCell:
     """The cell of an evaluation on a task with right answers."""
-    kind = TASKS.get(job.config.task)
+    kind = TASKS.get(of.job.config.task)
     rows = tables_of(run, kind.columns).rows
     rows = rows[(rows["protocol"] == kind.protocols[0]) & (rows["variant"] == FULL)].sort_values("length")
     log = training_log(run.training if run.trained else run)
     learned = log[log[ACCURACY].notna()] if ACCURACY in log else log[:0]
     steps = [(int(row.step), int(row.tokens), float(row.accuracy)) for row in learned.itertuples()]
     at = learned_at(steps)
-    name = run.label.removesuffix(job.config.recipe_mark)
     return TaskCell(
-        task=task,
-        encoding=names.get(name, name),
-        season=season,
-        **_made_as(job, name),
-        lengths=tuple(rows["length"].tolist()),
-        status=tuple(rows["status"].tolist()),
-        reason=next(filter(None, rows["reason"].tolist()), ""),
+        **of.fields_of(run),
+        **_found_in(rows, run),
         accuracy=tuple(None if math.isnan(share) else round(share, 4) for share in rows[ACCURACY].tolist()),
         chance=round(float(kind.chance or 0.0), 4),
         learned_at=int(at) if math.isfinite(at) else None,
-        origin=_origin(run, rows.iloc[-1]),
     )
 
 
-def _origin(run: Run, row: pd.Series) -> MadeBy:
-    """Where and with what a run was trained and scored, by a row of its evaluation."""
-    return MadeBy(
-        poscli=row["poscli"],
-        commit=row["commit"],
-        code=f"{row['trained_code']} {row['measured_code']}",
-        machine=row["machine"],
-        cpu=row["cpu"],
-        torch=row["torch"],
-        date=str(run.status()["updated"]),
-    )
+def _found_in(rows: pd.DataFrame, run: Run) -> dict[str, Any]:
+    """What the rows of an evaluation, by ascending length, say of every length, and where and with what it was made."""
+    last = rows.iloc[-1]
+    return {
+        "lengths": tuple(rows["length"].tolist()),
+        "status": tuple(rows["status"].tolist()),
+        "reason": next(filter(None, rows["reason"].tolist()), ""),
+        "origin": MadeBy(
+            **{name: last[name] for name in MADE_ON},
+            code=f"{last['trained_code']} {last['measured_code']}",
+            date=str(run.status()["updated"]),
+        ),
+    }

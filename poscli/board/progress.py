@@ -8,7 +8,7 @@ from pathlib import Path
 
 from poscli.board.arrays import tables_of_cells
 from poscli.board.cells import keys_in
-from poscli.board.gather import NO_NAMES, gather, keys_of, refuse_other_source
+from poscli.board.gather import BoardJob, gather, refuse_other_source
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season, SeasonTable
 from poscli.board.standings import standings_among
@@ -16,15 +16,13 @@ from poscli.cli.screen import run_shown
 from poscli.estimate import PlannedJob
 from poscli.specs import parse
 from poscli.sweep.crew import Crew
-from poscli.sweep.drive import Watcher
-from poscli.sweep.job import Job, Outcome, jobs_of, needed, sweeps, trials_of, tunings_of
+from poscli.sweep.job import Job, jobs_of, needed, sweeps, trials_of, tunings_of
 from poscli.sweep.tune import Tuning
 from poscli.system.device import threads
 from poscli.system.errors import CorruptError, PoscliError, UsageError, near
 from poscli.system.text import counted
 
 SEEDS_OF_STAGE = {1: [2], 2: [3], 3: [3, 5, 10]}
-BoardJob = tuple[str, Job]  # the name of a table, or of a task, and a job for it
 Chosen = Mapping[str, Sequence[str] | None]  # by the name of a table, some of its encodings; None for all of them
 
 
@@ -47,15 +45,18 @@ def jobs_of_board(
     for table in chosen_tables(season, encodings):
         chosen = encodings[table.name]
         own = None if chosen is None else [*chosen]
-        suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and own is None else own)
-        suite = suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
-        jobs += [(table.name, job) for job in jobs_of(suite, device, runs)]
+        suite = season.suite(table, season.seeds(seeds), table.encodings if tuned and own is None else own, tuned=tuned)
+        jobs += [BoardJob(season.name, table.name, job) for job in jobs_of(suite, device, runs)]
         for task in season.task if not tuned else ():
             if task.table == table.name:
-                suite = season.suite_of_task(task, season.seeds(seeds), own)
-                jobs += [(task.name, job) for job in jobs_of(suite, device, runs)]
-    order, tasks = season.seeds(seeds), {task.name for task in season.task}
-    return sorted(jobs, key=lambda each: (each[0] in tasks, order.index(each[1].config.seed), -each[1].config.length))
+                suite = season.suite(table, season.seeds(seeds), own, task=task)
+                jobs += [BoardJob(season.name, task.name, job) for job in jobs_of(suite, device, runs)]
+    order = season.seeds(seeds)
+
+    def turn(of: BoardJob) -> tuple[bool, int, int]:
+        return of.is_task, order.index(of.job.config.seed), -of.job.config.length
+
+    return sorted(jobs, key=turn)
 
 
 def chosen_tables(season: Season, encodings: Chosen) -> list[SeasonTable]:
@@ -87,27 +88,25 @@ def tunings_of_board(season: Season, device: str, out: Path, encodings: Chosen) 
     """The tunings of the learning rates of encodings, table by table; each has nine trials."""
     tunings = []
     for table in chosen_tables(season, encodings):
-        suite = season.suite(table, season.seeds(1), [*(encodings[table.name] or table.encodings)])
-        tunings += tunings_of(suite.model_copy(update={"recipe": "tuned"}), device, out)
+        suite = season.suite(table, season.seeds(1), [*(encodings[table.name] or table.encodings)], tuned=True)
+        tunings += tunings_of(suite, device, out)
     return tunings
 
 
-def missing_jobs(
-    jobs: Sequence[BoardJob], season: Season, cells: Path, names: Mapping[str, str] = NO_NAMES
-) -> list[BoardJob]:
+def missing_jobs(jobs: Sequence[BoardJob], cells: Path) -> list[BoardJob]:
     """The jobs of which a cell is missing. Before that, the cells of runs that are evaluated already are written.
 
     UsageError if such a run is of another source than its encoding has now.
     """
 
     def lacking(some: Sequence[BoardJob]) -> list[BoardJob]:
-        there = keys_in(cells, season.name)
-        return [(table, job) for table, job in some if not keys_of(job, season.name, table, names) <= there]
+        there = {season: keys_in(cells, season) for season in {each.season for each in some}}
+        return [each for each in some if not each.keys <= there[each.season]]
 
     left = lacking(jobs)
-    refuse_other_source([job for _, job in left])
-    for table, job in left:
-        gather(job, season.name, table, cells, names)
+    refuse_other_source([each.job for each in left])
+    for each in left:
+        gather(each, cells)
     return lacking(left)
 
 
@@ -128,7 +127,7 @@ def missing_jobs_of_stage(
     """
     for seeds in SEEDS_OF_STAGE[stage]:
         chosen = undecided(season, cells, encodings, tuned=tuned) if seeds > min(SPENT) else encodings
-        yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), season, cells)
+        yield seeds, missing_jobs(jobs_of_board(season, seeds, device, runs, chosen, tuned=tuned), cells)
 
 
 def refuse_unranked(season: Season, stage: int, encodings: Chosen) -> None:
@@ -158,42 +157,6 @@ def undecided(season: Season, cells: Path, encodings: Chosen, *, tuned: bool = F
     return left
 
 
-class Gathering(Watcher):
-    """Writes the cells of each job as it ends, and passes all events on.
-
-    Damaged cells that it meets end no sweep: they go to `damage`.
-    """
-
-    def __init__(
-        self,
-        inner: Watcher,
-        jobs: Sequence[BoardJob],
-        season: Season,
-        cells: Path,
-        names: Mapping[str, str],
-        damage: list[CorruptError],
-    ) -> None:
-        self.inner, self.jobs, self.season, self.cells, self.names = inner, jobs, season, cells, names
-        self.damage = damage
-
-    def began(self, number: int) -> None:
-        self.inner.began(number)
-
-    def ended(self, number: int, outcome: Outcome) -> None:
-        table, job = self.jobs[number]
-        try:
-            gather(job, self.season.name, table, self.cells, self.names)
-        except CorruptError as error:
-            self.damage.append(error)
-        self.inner.ended(number, outcome)
-
-    def postponed(self, number: int, why: str) -> None:
-        self.inner.postponed(number, why)
-
-    def look(self) -> None:
-        self.inner.look()
-
-
 def plan_jobs(crew: Crew, jobs: Sequence[Job]) -> tuple[Crew, list[PlannedJob]]:
     """The workers that suit jobs of the board, and the jobs with the seconds that each takes.
 
@@ -214,27 +177,28 @@ def tune(tunings: Sequence[Tuning], crew: Crew, device: str) -> None:
 
 
 def run_missing(
-    jobs: Sequence[BoardJob],
-    planned: Sequence[PlannedJob],
-    crew: Crew,
-    season: Season,
-    cells: Path,
-    runs: Path,
-    names: Mapping[str, str] = NO_NAMES,
+    jobs: Sequence[BoardJob], planned: Sequence[PlannedJob], crew: Crew, cells: Path, runs: Path
 ) -> list[dict[str, str]]:
     """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause.
 
     CorruptError, after all jobs, names a damaged cell; PoscliError, where none failed, a run that gave no cell.
     """
     damage: list[CorruptError] = []
-    seconds, plain = [each.seconds for each in planned], [job for _, job in jobs]
+
+    def write_cells(number: int) -> None:
+        try:
+            gather(jobs[number], cells)
+        except CorruptError as error:  # it ends no sweep
+            damage.append(error)
+
+    seconds, plain = [each.seconds for each in planned], [each.job for each in jobs]
     with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
-        done = run_shown(plain, seconds, at_work, lambda shown: Gathering(shown, jobs, season, cells, names, damage))
+        done = run_shown(plain, seconds, at_work, write_cells)
     if damage:
         raise damage[0]
-    if not done.failures and (left := missing_jobs(jobs, season, cells, names)):
+    if not done.failures and (left := missing_jobs(jobs, cells)):
         raise PoscliError(
-            f"{left[0][1].folder} has ended, and its cells are not all in {cells} (a bug of poscli): "
+            f"{left[0].job.folder} has ended, and its cells are not all in {cells} (a bug of poscli): "
             f"{counted(len(left), 'run')} would be left however often this is repeated"
         )
     return done.failures

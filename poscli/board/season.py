@@ -107,19 +107,45 @@ class Season(Request):
         """The table of this name, which the season has."""
         return next(table for table in self.table if table.name == name)
 
-    def suite(self, table: SeasonTable, seeds: list[int], encodings: list[str] | None = None) -> Suite:
-        """The training and evaluation of a table as a suite; of these encodings only, if given, without the ceilings.
+    def suite(
+        self,
+        table: SeasonTable,
+        seeds: list[int],
+        encodings: list[str] | None = None,
+        *,
+        task: SeasonTask | None = None,
+        tuned: bool = False,
+    ) -> Suite:
+        """The training and evaluation of a table's encodings as a suite, or those on a task; of some only, if given.
 
-        The models that say what there is to win read as many tokens in a step as the others, in longer windows.
+        Where none are given, the models that say what there is to win are trained, too, but on no task. They read as
+        many tokens in a step as the others, in longer windows. With `tuned`, tuning has chosen the learning rates.
         """
         train, extrapolate = self.training_of(table), self.scoring_of(table)
-        ceilings = []
-        if encodings is None and table.ceilings:
+        chosen = table.encodings if encodings is None else encodings
+        plain = [spec for spec in chosen if spec not in table.readings]
+        parts = [SuitePart(encodings=plain)] if plain else []
+        if task is not None:
+            train, extrapolate = task.train, task.extrapolate
+        elif encodings is None and table.ceilings:
             longest, tokens = extrapolate.max_len, (train.length or 0) * (train.batch or 0)
             assert isinstance(longest, int)
             longer = TrainRequest(length=longest, batch=max(1, tokens // longest))
-            ceilings = [SuitePart(encodings=table.ceilings, train=longer)]
-        return self._suite(table, seeds, encodings, train, extrapolate, ceilings)
+            parts.append(SuitePart(encodings=table.ceilings, train=longer))
+        parts += [
+            SuitePart(encodings=[trained], extrapolate=ExtrapolateRequest.model_validate({"as": others}))
+            for trained, others in table.readings.items()
+            if trained in chosen
+        ]
+        return Suite(
+            title=f"The board, season {self.name}: {table.title}",
+            encodings=chosen,
+            seeds=seeds,
+            recipe="tuned" if tuned else "published",
+            train=train,
+            extrapolate=extrapolate,
+            part=parts,
+        )
 
     def training_of(self, table: SeasonTable) -> TrainRequest:
         """How the models of a table are trained at L."""
@@ -129,36 +155,6 @@ class Season(Request):
         """How the models of a table are scored, on which texts."""
         changed = changed_by(self.extrapolate, table.extrapolate)
         return changed.model_copy(update={"on": self.scored})
-
-    def suite_of_task(self, task: SeasonTask, seeds: list[int], encodings: list[str] | None) -> Suite:
-        """The training and evaluation of some encodings on a task; None for all encodings of the task's table."""
-        return self._suite(self.table_named(task.table), seeds, encodings, task.train, task.extrapolate, [])
-
-    def _suite(
-        self,
-        table: SeasonTable,
-        seeds: list[int],
-        encodings: list[str] | None,
-        train: TrainRequest,
-        extrapolate: ExtrapolateRequest,
-        parts: list[SuitePart],
-    ) -> Suite:
-        """The encodings of a table, and after other parts what their models are read as."""
-        chosen = table.encodings if encodings is None else encodings
-        plain = [spec for spec in chosen if spec not in table.readings]
-        readings = [
-            SuitePart(encodings=[trained], extrapolate=ExtrapolateRequest.model_validate({"as": others}))
-            for trained, others in table.readings.items()
-            if trained in chosen
-        ]
-        return Suite(
-            title=f"The board, season {self.name}: {table.title}",
-            encodings=chosen,
-            seeds=seeds,
-            train=train,
-            extrapolate=extrapolate,
-            part=[*([SuitePart(encodings=plain)] if plain else []), *parts, *readings],
-        )
 
 
 @cache

@@ -60,8 +60,14 @@ def screen(headline: str, work: Sequence[InProgress]) -> RenderableType:
 class Lines(Watcher):
     """Reports a sweep line by line: each job as it begins and as it ends, and once why it waits."""
 
-    def __init__(self, jobs: Sequence[Job], seconds: Sequence[float], workers: int) -> None:
-        self.jobs, self.workers = jobs, workers
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        seconds: Sequence[float],
+        workers: int,
+        on_end: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        self.jobs, self.workers, self.on_end = jobs, workers, on_end
         self.estimate = TimeLeft(seconds, workers)
         self.failed = 0
         self.waits: dict[int, str] = {}  # jobs that were postponed, and what was said of it
@@ -72,6 +78,7 @@ class Lines(Watcher):
             note(f"[{number + 1}/{len(self.jobs)}] {self.jobs[number].label}")
 
     def ended(self, number: int, outcome: Outcome) -> None:
+        self.on_end(number)
         seconds = self.estimate.ended(number)
         self.failed += bool(outcome.error)
         for warning in outcome.warnings:
@@ -98,8 +105,10 @@ class Lines(Watcher):
 class Screen(Lines):
     """Reports a sweep on a terminal: one line for each run that a worker has, renewed while they work."""
 
-    def __init__(self, jobs: Sequence[Job], seconds: Sequence[float], workers: int) -> None:
-        super().__init__(jobs, seconds, workers)
+    def __init__(
+        self, jobs: Sequence[Job], seconds: Sequence[float], workers: int, on_end: Callable[[int], None]
+    ) -> None:
+        super().__init__(jobs, seconds, workers, on_end)
         self.live = Live(console=err, auto_refresh=False, transient=True)
         self.painted = 0.0
 
@@ -191,13 +200,16 @@ def _line(work: InProgress) -> str:
 
 
 def run_shown(
-    jobs: Sequence[Job], seconds: Sequence[float], workers: Workers, around: Callable[[Watcher], Watcher] = lambda w: w
+    jobs: Sequence[Job],
+    seconds: Sequence[float],
+    workers: Workers,
+    on_end: Callable[[int], None] = lambda number: None,
 ) -> SweepResults:
     """Execute jobs, and show how far they are, by the estimated seconds of each.
 
-    `around` makes another watcher of the one that shows them.
+    `on_end` is called with the number of each job that has ended, also in failure, before that is shown.
     """
     if workers.elsewhere and err.is_terminal:
-        with Screen(jobs, seconds, workers.count) as shown:
-            return run_jobs(jobs, workers, around(shown))
-    return run_jobs(jobs, workers, around(Lines(jobs, seconds, workers.count)))
+        with Screen(jobs, seconds, workers.count, on_end) as shown:
+            return run_jobs(jobs, workers, shown)
+    return run_jobs(jobs, workers, Lines(jobs, seconds, workers.count, on_end))

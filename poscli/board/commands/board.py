@@ -20,7 +20,7 @@ from poscli.system.progress import duration
 from poscli.system.text import counted
 
 if TYPE_CHECKING:
-    from poscli.board.progress import BoardJob
+    from poscli.board.gather import BoardJob
     from poscli.sweep.crew import Crew
 
 IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the results
@@ -114,11 +114,11 @@ def run_board(
         return
     failures: list[dict[str, str]] = []
     for seeds, jobs in missing:
-        fitting, planned = plan_jobs(crew, [job for _, job in jobs])
+        fitting, planned = plan_jobs(crew, [each.job for each in jobs])
         seconds = fitting.seconds_for(planned)
         note(f"{counted(seeds, 'seed')}: {counted(len(jobs), 'run')} left, about {duration(seconds)}")
         plan.confirm(seconds, "--stage", yes=yes)
-        failures += run_missing(jobs, planned, fitting, season, cells, runs)
+        failures += run_missing(jobs, planned, fitting, cells, runs)
     if not no_costs:
         measure_costs(jobs_of_board(season, 1, device, runs, encodings), season, cells, device_of(device))
         measure_texts(season, cells)
@@ -136,7 +136,7 @@ def _show_first_missing(missing: Iterator[tuple[int, list[BoardJob]]], stage: in
 
     most = SEEDS_OF_STAGE[stage][-1]
     seeds, jobs = next(each for each in missing if each[1] or each[0] == most)
-    fitting, planned = plan_jobs(crew, [job for _, job in jobs])
+    fitting, planned = plan_jobs(crew, [each.job for each in jobs])
     plan.show(planned, json_, fitting)
     if seeds < most:
         note(f"to {counted(seeds, 'seed')}; which encodings get more follows from what these find")

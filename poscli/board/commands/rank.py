@@ -64,7 +64,7 @@ def rank_encoding(
     crew = Crew(workers=workers, memory=memory, device=device)
     crew.check()
     entry = contender_of(enc, name, season, chosen, cells or out_ / IN_RESULTS, out_)
-    first = [job for _, job in entry.jobs(device, tuned=False)]
+    first = [each.job for each in entry.jobs(device, tuned=False)]
     fitting, planned = plan_jobs(crew, first if published else [*first, *entry.jobs_with_tuned_rates(device)])
     if dry_run:
         plan.show(planned, json_, fitting)
