@@ -22,7 +22,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
 from poscli.board.cells import (
@@ -42,7 +41,7 @@ from poscli.board.cells import (
 from poscli.board.ranking import SPENT, Array, NumbersOfEncodings
 from poscli.board.season import Season, SeasonTable
 from poscli.report.ceilings import LEAST_HEADROOM
-from poscli.statistics import UPPER, Triple
+from poscli.statistics import Triple
 from poscli.statistics.comparison import LN2
 from poscli.statistics.intervals import around
 from poscli.system.errors import DataError
@@ -182,8 +181,8 @@ class TableOfCells:
 
     def unsure(self, entries: Sequence[Entry], at: int, seeds: Sequence[int]) -> NDArray[np.bool_]:
         """Whether the 95 % interval of the difference of two encodings at a length includes 0, `[E, E]`."""
-        difference, error, degrees = self.mean_over_texts(entries, seeds, {at: 1.0}, self.texts).differences()
-        return np.abs(difference) <= scipy.special.stdtrit(degrees, UPPER) * error
+        difference, reach = self.mean_over_texts(entries, seeds, {at: 1.0}, self.texts).apart()
+        return np.abs(difference) <= reach
 
     # What there is to win
 
@@ -192,7 +191,7 @@ class TableOfCells:
         """What there is to win on every text."""
         longest = self.lengths[-1]
         long = [at for at in self.cells if at[1] == longest and not at[0][1] and self.is_sound(*at)]
-        short = [(entry, self.length) for entry in self.complete]
+        short = [(entry, self.length) for entry in self.entries(tuned=False) if self.is_sound(entry, self.length)]
         found = {}
         for text in self.texts:
             trained, cut = self._losses_on(text, long, -1), self._losses_on(text, short, 0)
@@ -230,12 +229,6 @@ class TableOfCells:
     def is_sound(self, entry: Entry, at: int) -> bool:
         """Whether the models of an encoding that were trained at a length have losses in all of their readings."""
         return all(status == "ok" for cell in self.cells[entry, at].values() for status in cell.status)
-
-    @cached_property
-    def complete(self) -> list[Entry]:
-        """The encodings with learning rates as published that have a loss at every length for at least one seed."""
-        sound = [entry for entry in self.entries(tuned=False) if not self.failure(entry)]
-        return [entry for entry in sound if self.seeds_of(entry, self.length, self.texts)]
 
     def regrets(
         self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str], at: int
@@ -287,8 +280,7 @@ class TableOfCells:
     def estimate(self, entry: Entry, seeds: Sequence[int], weigh: Mapping[int, float], texts: Sequence[str]) -> Triple:
         """`mean_over_texts` of one encoding, with its interval from two seeds on."""
         sample = self.mean_over_texts([entry], seeds, weigh, texts)
-        low, high = sample.interval() if len(seeds) > 1 else (np.array([math.nan]), np.array([math.nan]))
-        return float(sample.estimates[0]), float(low[0]), float(high[0])
+        return around(float(sample.estimates[0]), float(sample.reach()[0]))
 
     def price(self, entry: Entry, seeds: Sequence[int]) -> float:
         """The loss at the longest windows minus that of the same encoding trained there, mean over texts."""

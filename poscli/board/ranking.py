@@ -95,6 +95,11 @@ class NumbersOfEncodings:
         welch = _welch((seeds, degrees), (documents, MOST_DEGREES))
         return self.estimates[:, None] - self.estimates[None, :], error, welch
 
+    def apart(self) -> tuple[Array, Array]:
+        """For every pair, `[E, E]`: the first minus the second, and how far the 95 % interval of that reaches."""
+        difference, error, degrees = self.differences()
+        return difference, scipy.special.stdtrit(degrees, UPPER) * error
+
     def first(self, count: int) -> NumbersOfEncodings:
         """The numbers of the first encodings alone, with what all of them say of spreads."""
         part, own = copy(self), slice(count)
@@ -104,19 +109,16 @@ class NumbersOfEncodings:
         )
         return part
 
-    def errors(self) -> tuple[Array, Array]:
-        """The standard error of every number, `[E]`, and its degrees of freedom."""
+    def reach(self) -> Array:
+        """How far the 95 % interval of every number by itself reaches, `[E]`; NaN for a single seed."""
+        if self.seeds_count < 2:
+            return np.full(len(self.estimates), math.nan)
         documents = np.maximum(np.diag(self.documents) - np.diag(self.interaction), 0.0)
         own = self.seeds_count - 1
         degrees = own + self.prior_degrees
         seeds = (own * np.diag(self.seeds) + self.prior_degrees * self.prior / self.seeds_count) / degrees
-        return np.sqrt(documents + seeds), _welch((seeds, degrees), (documents, MOST_DEGREES))
-
-    def interval(self) -> tuple[Array, Array]:
-        """The ends of the 95 % interval of every number by itself, `[E]` each."""
-        error, degrees = self.errors()
-        reach = scipy.special.stdtrit(degrees, UPPER) * error
-        return self.estimates - reach, self.estimates + reach
+        welch = _welch((seeds, degrees), (documents, MOST_DEGREES))
+        return scipy.special.stdtrit(welch, UPPER) * np.sqrt(documents + seeds)
 
     def reach_from(self, others: NumbersOfEncodings) -> Array:
         """How far the 95 % interval of the difference between each number and the same row of `others` reaches, `[E]`.

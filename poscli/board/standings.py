@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import scipy  # whose parts are loaded when they are used
 
 from poscli.board.arrays import LOOKS, Ceilings, Entry, TableOfCells, label_of, tables_of_cells
 from poscli.board.cells import TextProfile
@@ -20,7 +19,7 @@ from poscli.report.reach import last_shown
 from poscli.report.verdicts import HARM_BPB, SOLVED_SHARE, UNDERTRAINED_RATIO
 from poscli.runs.run import AS
 from poscli.specs import with_layouts
-from poscli.statistics import UNKNOWN, UPPER, Triple
+from poscli.statistics import UNKNOWN, Triple
 from poscli.statistics.intervals import around
 from poscli.system.text import counted
 
@@ -232,8 +231,7 @@ def pairs_among(table: TableOfCells, entries: Sequence[Entry], at: int = -1) -> 
         there = [entry for entry in entries if len(table.seeds_of(entry, table.length, table.texts)) >= look]
         if len(there) < 2:
             continue
-        difference, error, degrees = table.regrets(there, table.season.seeds(look), table.texts, at).differences()
-        reach = scipy.special.stdtrit(degrees, UPPER) * error
+        difference, reach = table.regrets(there, table.season.seeds(look), table.texts, at).apart()
         for a, b in zip(*np.triu_indices(len(there), 1), strict=True):
             found[label_of(there[a]), label_of(there[b])] = around(float(difference[a, b]), float(reach[a, b]))
     return found
@@ -245,13 +243,12 @@ def _undertrained(table: TableOfCells, entries: Sequence[Entry]) -> dict[Entry, 
         return {}
     sample = table.mean_over_texts(entries, table.season.seeds(LOOKS[0]), {0: 1.0}, table.texts)
     best = int(np.argmin(sample.estimates))
-    difference, error, degrees = (each[:, best] for each in sample.differences())
-    low = difference - scipy.special.stdtrit(degrees, UPPER) * error
+    difference, reach = (each[:, best] for each in sample.apart())
     bytes_per_token = np.mean([sum(table.scored[t].bytes) / sum(table.scored[t].tokens) for t in table.texts])
     return {
         entry: f"perplexity at {table.length} tokens is {2 ** (bits * bytes_per_token):.2f} times that of "
         f"{named(with_layouts(label_of(entries[best])))}; the limit is {UNDERTRAINED_RATIO}"
-        for entry, bits, least in zip(entries, difference, low, strict=True)
+        for entry, bits, least in zip(entries, difference, difference - reach, strict=True)
         if 2 ** (least * bytes_per_token) > UNDERTRAINED_RATIO
     }
 
