@@ -148,10 +148,11 @@ class Comparison:
             estimate.note(case, timing.median)
         values = measured_values(case, timings[0])
         if len(timings) > 1:
-            faster, of_peer = ratio(timings[1], timings[0]), measured_values(case, timings[1])
+            of_peer = measured_values(case, timings[1])
             names = ("seconds", "seconds_min", "seconds_max", "tokens_per_s", "peak_mb")
             values |= {f"peer_{name}": of_peer[name] for name in names}
-            values |= {"speedup": faster.median, "speedup_low": faster.low, "speedup_high": faster.high}
+            faster = ratio(timings[1], timings[0])
+            values |= zip(("speedup", "speedup_low", "speedup_high"), faster, strict=True)
         return values | {"message": once_message(timings, self.conditions.settings.seconds)} | refused
 
     def _work_of_poscli(self, case: BenchCase) -> Work:

@@ -271,12 +271,9 @@ class Bench(Session):
         timings = self.conditions.time(works)
         timing, none = timings[:2]
         estimate.note(case, timing.median)
-        compared = ratio(timing, none)
         values = measured_values(case, timing) | {
             "none_seconds": none.median,
-            "ratio": compared.median,
-            "ratio_low": compared.low,
-            "ratio_high": compared.high,
+            **dict(zip(("ratio", "ratio_low", "ratio_high"), ratio(timing, none), strict=True)),
             "none_peak_mb": none.peak_mb,
             "message": once_message(timings, self.settings.seconds),
         }

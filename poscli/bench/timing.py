@@ -20,6 +20,7 @@ import torch
 import poscli
 from poscli.bench.settings import BenchSettings
 from poscli.evaluation.measure import PASS_TOKENS
+from poscli.statistics import Triple
 from poscli.system.device import device_name
 from poscli.system.memory import Peak
 from poscli.system.provenance import commit, cpu
@@ -54,15 +55,6 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-@dataclass(frozen=True)
-class TimeRatio:
-    """How many times longer one function takes than another: ratio of the medians, and extremes over single turns."""
-
-    median: float
-    low: float
-    high: float
-
-
 def time_in_turns(
     works: Sequence[Work], pace: TurnPace, device: torch.device, check: Work = lambda: None
 ) -> list[Timing]:
@@ -88,10 +80,10 @@ def time_in_turns(
     return [Timing(tuple(taken), peak.mb, peak.of) for taken, peak in zip(samples, peaks, strict=True)]
 
 
-def ratio(numerator: Timing, denominator: Timing) -> TimeRatio:
-    """Ratio of the medians, and its spread over the turns of both."""
+def ratio(numerator: Timing, denominator: Timing) -> Triple:
+    """How many times longer one function takes than another: ratio of the medians, and extremes over single turns."""
     each = [a / b for a, b in zip(numerator.seconds, denominator.seconds, strict=True)]
-    return TimeRatio(numerator.median / denominator.median, min(each), max(each))
+    return numerator.median / denominator.median, min(each), max(each)
 
 
 def seconds_of(work: Work, device: torch.device, count: int = 1) -> float:

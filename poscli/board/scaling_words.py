@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from poscli.board.predictions import Miss, Score, Share
+from poscli.board.predictions import Miss, Score, Share, SizeLeftOut
 from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, Size, SizeFits, Slopes
-from poscli.board.sizes_left_out import SizeLeftOut
 from poscli.board.tables import multiple_text, number_text
 from poscli.config.validate import write_count
 from poscli.drawing.text import listed, named

@@ -71,11 +71,11 @@ def _fitting(standing: Standings, rows: Sequence[int], console: Console) -> Tabl
 
 def show_simulations(found: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print what was shown on made-up boards, a line for each number of seeds and each planted difference."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("seeds", "groups apart, bits", "boards with a false order", "neighbours told apart", "top group"):
-        grid.add_column(name, justify="right")
-    for each in found:
-        power = f"{each['power']:.0%}" if each["apart"] else "-"
-        numbers = (str(each["seeds"]), f"{each['apart']:g}", f"{each['false']:.1%}", power, f"{each['top']:.1f}")
-        grid.add_row(*numbers)
-    console.print(grid)
+    columns = {
+        "seeds": [str(each["seeds"]) for each in found],
+        "groups apart, bits": [f"{each['apart']:g}" for each in found],
+        "boards with a false order": [f"{each['false']:.1%}" for each in found],
+        "neighbours told apart": [f"{each['power']:.0%}" if each["apart"] else "-" for each in found],
+        "top group": [f"{each['top']:.1f}" for each in found],
+    }
+    console.print(grid_of([Column(name, tuple(cells)) for name, cells in columns.items()]))

@@ -315,8 +315,7 @@ def test_turns(length_of_first: float, monkeypatch: pytest.MonkeyPatch, snapshot
         order = [f"{len(list(same))}{name}" for name, same in itertools.groupby(calls)]
         lines.append(f"{pace}: {' '.join(order)}")
         lines += [f"  {shown_all(each.seconds)} median {number(each.median)}, {each.peak_mb} MiB" for each in found]
-        compared_ = ratio(*found)
-        lines.append(f"  ratio {shown_all((compared_.median, compared_.low, compared_.high))}")
+        lines.append(f"  ratio {shown_all(ratio(*found))}")
     snapshot("\n".join(lines) + "\n", rounded=True)
 
 

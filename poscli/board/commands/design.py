@@ -19,8 +19,7 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from poscli.board.design import Designed
-    from poscli.board.orders import LeftOut
+    from poscli.board.design import Designed, LeftOut
     from poscli.data.profile import DistanceProfile
 
 FIRST = 10  # encodings of the expected order
@@ -50,7 +49,6 @@ def design_encodings(
     """
     from poscli.board import design
     from poscli.board.cells import read_profiles
-    from poscli.board.orders import Orders, exponents_of
     from poscli.board.scaling import losses_on_board
     from poscli.board.season import current_season
     from poscli.data import load_corpus
@@ -66,7 +64,7 @@ def design_encodings(
     profiles = {text: distance_profile(load_corpus(text, tokenizer=tokenizer), lengths) for text in texts}
     designed = {text: design.designs(design.Distances(text, profile), length) for text, profile in profiles.items()}
     season = current_season()
-    orders = Orders(losses_on_board(cells), exponents_of(read_profiles(cells, season.name), season.texts))
+    orders = design.Orders(losses_on_board(cells), design.exponents_of(read_profiles(cells, season.name), season.texts))
     order, held = orders.on_all(), orders.left_out()
     document = {
         "texts": [

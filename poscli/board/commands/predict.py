@@ -174,10 +174,10 @@ def _leave_out(fits: SizeFits, cells: Path, json_: bool) -> None:
     """Print how well each size is predicted from all others."""
     from rich.text import Text
 
+    from poscli.board.predictions import sizes_left_out
     from poscli.board.scaling import losses_on_board
     from poscli.board.scaling_words import LEFT_OUT_LEGEND, left_out_columns
     from poscli.board.show import grid_of
-    from poscli.board.sizes_left_out import sizes_left_out
 
     sizes = sizes_left_out(fits, losses_on_board(cells))
 

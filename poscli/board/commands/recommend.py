@@ -50,10 +50,10 @@ def recommend_encoding(
     It says what the board has shown at the same multiple of the training length, and nothing more.
     """
     from poscli.board.arrays import tables_of_cells
+    from poscli.board.predictions import order_kept
     from poscli.board.recommend import Wishes, recommend, unknown_of
     from poscli.board.scaling import fits_in, losses_on_board
     from poscli.board.season import season_of, table_names
-    from poscli.board.sizes_left_out import order_kept
 
     season = season_of(season_)
     (chosen, *_) = table_names(season, [table] if table else [])

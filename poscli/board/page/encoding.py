@@ -10,7 +10,7 @@ from poscli.board.page import BOARD, places_of
 from poscli.board.page.about import about, commands_of
 from poscli.board.season import Season
 from poscli.board.standings import RANKED, Row, Standings
-from poscli.board.tables import multiple_text, name_on_board
+from poscli.board.tables import multiple_text, name_on_board, with_interval
 from poscli.drawing.text import signed
 from poscli.report.catalogue import OTHER, spec_in_label
 from poscli.report.page import render
@@ -101,14 +101,17 @@ def _facts(table: Standings, row: Row) -> list[tuple[str, str]]:
     known = about(spec_in_label(row.encoding), table.length)
     last, gains = table.ratios[-1], zip(table.ratios[1:], row.gains, strict=False)
     facts = [
-        ("Gain over reading L", "; ".join(f"{at}: {_joined(gain, '+.3f')}" for at, gain in gains)),
-        (f"Gain at {last} on {table.control}, where nothing is to be won", _joined(row.control, "+.3f")),
-        ("Share used of what training on the longest windows would win", _percent(row.used)),
+        ("Gain over reading L", "; ".join(f"{at}: {with_interval(gain, '+.3f')}" for at, gain in gains)),
+        (f"Gain at {last} on {table.control}, where nothing is to be won", with_interval(row.control, "+.3f")),
+        (
+            "Share used of what training on the longest windows would win, %",
+            with_interval([100 * share for share in row.used], ".0f"),
+        ),
         (f"Shown not to cost {HARM_BPB} bits up to", multiple_text(row.safe)),
         (f"Shown to cost {HARM_BPB} bits from there on", multiple_text(row.harmful)),
         (f"Bits at {last} over the same encoding trained there", signed(row.price)),
-        ("Time of a training step over that of none [quartiles]", _joined(row.training, ".2f")),
-        ("Time of reading the longest windows over that of none [quartiles]", _joined(row.reading, ".2f")),
+        ("Time of a training step over that of none [quartiles]", with_interval(row.training, ".2f")),
+        ("Time of reading the longest windows over that of none [quartiles]", with_interval(row.reading, ".2f")),
         ("Parameters of the model", f"{row.parameters:,}"),
         ("Tier", known.tier),
         ("Kernels", ", ".join(known.kernels)),
@@ -127,15 +130,3 @@ def _cell(numbers: Triple, how: str) -> tuple[str, str]:
     if math.isnan(value):
         return "not known", ""
     return f"{value:{how}}", "" if math.isnan(low) else f"[{low:{how}}, {high:{how}}]"
-
-
-def _joined(numbers: Triple, how: str) -> str:
-    value, ends = _cell(numbers, how)
-    return "" if value == "not known" else f"{value} {ends}".strip()
-
-
-def _percent(numbers: Triple) -> str:
-    if math.isnan(numbers[0]):
-        return ""
-    value, low, high = (f"{100 * number:.0f}" for number in numbers)
-    return f"{value} %" + ("" if math.isnan(numbers[1]) else f" [{low} to {high}]")
