@@ -23,7 +23,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from scipy.special import stdtrit
 
@@ -99,7 +99,8 @@ def render(template: str, parts: PageParts = REPORT_PARTS, /, **values: Any) -> 
 
 @cache
 def _templates(package: str) -> Environment:
-    loader = PackageLoader(package, "")
+    """The templates of a package, and after them those of this one, whose page.html.jinja all pages extend."""
+    loader = ChoiceLoader([PackageLoader(package, ""), PackageLoader(PACKAGE, "")])
     return Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
 
 
