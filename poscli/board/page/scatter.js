@@ -111,29 +111,13 @@ function hotMark(point, x, y, width) {
 
 function scatterLabel(point, x, y, width, { left = false, below = false }) {
   const name = clipped(encodings()[point.n].name);
-  const [px, py, off] = [x(point.x), y(point.y[0]), reachOf(point.n) + 4];
+  const [px, py, off] = [x(point.x), y(point.y[0]), OUTLINE * reachOf(point.n) + 3];
   const side = left || px + off + name.length * 6.4 > width;
   return draw("text", { class: "end", x: px + (side ? -off : off), y: py + (below ? 13 : -3), "text-anchor": side ? "end" : "start", fill: colorOf(point.n) }, name);
 }
 
 /** Names beside the marks as far as there is room, those of the best ranks first; returns how many marks have none. */
 function scatterLabels(picture, found, x, y, width) {
-  const texts = [...picture.querySelectorAll("text")].map((text) => text.getBBox());
-  const covered = found.map((point) => ({ x: x(point.x) - reachOf(point.n), y: y(point.y[0]) - reachOf(point.n), width: 2 * reachOf(point.n), height: 2 * reachOf(point.n) }));
-  let named = 0;
-  for (const point of [...found].sort((a, b) => a.n - b.n)) {
-    if (named >= MOST_NAMED) break;
-    for (const place of [{}, { below: true }, { left: true }, { left: true, below: true }]) {
-      const label = scatterLabel(point, x, y, width, place);
-      picture.append(label);
-      const room = label.getBBox();
-      if (room.x >= 0 && room.x + room.width <= width && ![...texts, ...covered].some((other) => meet(room, other))) {
-        texts.push(room);
-        named += 1;
-        break;
-      }
-      label.remove();
-    }
-  }
-  return found.length - named;
+  const marks = [...found].sort((a, b) => a.n - b.n).map((point) => ({ at: [x(point.x), y(point.y[0])], reach: OUTLINE * reachOf(point.n), label: (place) => scatterLabel(point, x, y, width, place) }));
+  return placeNames(picture, marks, width, { most: MOST_NAMED });
 }

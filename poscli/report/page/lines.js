@@ -234,3 +234,30 @@ function nearest(picture, all, x, y) {
   });
   picture.addEventListener("pointerleave", () => heat(null));
 }
+
+const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];
+const OUTLINE = 1.3; // the outline of a mark reaches up to so many times as far as its radius
+
+/**
+ * Names beside marks as far as there is room, in the order of the marks, for at most `most` of them: between the marks, else `over` them if that is allowed.
+ * A mark has its place `at`, how far it reaches, and its label in one of PLACES, or null. Returns how many have no name.
+ */
+function placeNames(picture, marks, width, { most = Infinity, over = false }) {
+  const texts = [...picture.querySelectorAll("text")].map((text) => text.getBBox());
+  const covered = marks.map(({ at: [x, y], reach }) => ({ x: x - reach, y: y - reach, width: 2 * reach, height: 2 * reach }));
+  const fits = (label, taken) => {
+    picture.append(label);
+    const room = label.getBBox();
+    const free = room.x >= 0 && room.x + room.width <= width && !taken.some((other) => meet(room, other));
+    if (free) texts.push(room);
+    else label.remove();
+    return free;
+  };
+  let named = 0;
+  for (const { label } of marks) {
+    if (named >= most) break;
+    const between = label !== null && PLACES.some((place) => fits(label(place), [...texts, ...covered]));
+    if (between || (over && label !== null && PLACES.some((place) => fits(label(place), texts)))) named += 1;
+  }
+  return marks.length - named;
+}

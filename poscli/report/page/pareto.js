@@ -131,9 +131,7 @@ function paretoLabel(point, px, py, width, { left = false, below = false } = {})
   return draw("text", { class: "end", "data-enc": point.n, x: px + (side ? -9 : 9), y: py + (below ? 15 : -6), "text-anchor": side ? "end" : "start", fill: inColour(point) ? colorOf(point.n) : "var(--quiet)" }, name);
 }
 
-const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];
-
-/** Of a mark, in pixels; its outline reaches up to 1.3 times as far. */
+/** Of a mark, in pixels. */
 const radius = (point) => (point.front ? 6 : 4);
 
 const inColour = (point) => point.front || encodings()[point.n].strong || point.n === state.base;
@@ -145,25 +143,9 @@ const inColour = (point) => point.front || encodings()[point.n].strong || point.
 function paretoLabels(picture, found, x, y, width) {
   const rank = (point) => (point.n === state.base ? 0 : point.front ? 1 : encodings()[point.n].strong ? 2 : 3);
   const few = found.length <= 12;
-  const texts = [...picture.querySelectorAll("text")].map((text) => text.getBBox());
-  const marks = found.map((point) => ({ at: [x(point.x.v), y(point.y.v)], reach: 1.3 * radius(point) }));
-  const covered = marks.map(({ at: [px, py], reach }) => ({ x: px - reach, y: py - reach, width: 2 * reach, height: 2 * reach }));
-  let unnamed = 0;
-  for (const point of [...found].sort((a, b) => rank(a) - rank(b))) {
-    const places = rank(point) === 3 && !few ? [] : PLACES;
-    const fits = (place, taken) => {
-      const label = paretoLabel(point, x(point.x.v), y(point.y.v), width, place);
-      picture.append(label);
-      const room = label.getBBox();
-      const free = room.x >= 0 && room.x + room.width <= width && !taken.some((other) => meet(room, other));
-      if (free) texts.push(room);
-      else label.remove();
-      return free;
-    };
-    const named = places.some((place) => fits(place, [...texts, ...covered])) || places.some((place) => fits(place, texts));
-    if (!named) unnamed += 1;
-  }
-  return unnamed;
+  const names = (point) => (place) => paretoLabel(point, x(point.x.v), y(point.y.v), width, place);
+  const marks = [...found].sort((a, b) => rank(a) - rank(b)).map((point) => ({ at: [x(point.x.v), y(point.y.v)], reach: OUTLINE * radius(point), label: rank(point) === 3 && !few ? null : names(point) }));
+  return placeNames(picture, marks, width, { over: true });
 }
 
 /** One column per protocol, encodings in the order of their rank, joined by lines. */
