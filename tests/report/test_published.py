@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from cli_runner import ROOT
@@ -35,3 +38,15 @@ def test_what_commands_write_is_ignored_and_only_published_results_are_tracked()
     assert all(name.startswith(("results/published/", "results/torture/", "results/board/")) for name in tracked)
     recipes = re.findall(r"^([a-z]+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {name for name, recipe in recipes if "results/published" in recipe} == {"bench", "publish"}
+
+
+def test_a_clone_can_write_what_is_published_anew() -> None:
+    """What a list beside a page does not name is taken for the user's, and never replaced."""
+    pages = git("ls-files", "results/published/*/report.md", "results/board/board.md").stdout.split()
+    assert len(pages) > 8
+    for page in pages:
+        folder = (ROOT / page).parent
+        listed = json.loads((folder / "files.json").read_text())
+        assert Path(page).name in listed
+        for name in listed.keys() & {path.name for path in folder.iterdir() if path.suffix != ".html"}:
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() in listed[name], folder / name
