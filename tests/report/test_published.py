@@ -48,5 +48,5 @@ def test_a_clone_can_write_what_is_published_anew() -> None:
         folder = (ROOT / page).parent
         listed = json.loads((folder / "files.json").read_text())
         assert Path(page).name in listed
-        for name in listed.keys() & {path.name for path in folder.iterdir() if path.suffix != ".html"}:
+        for name in listed.keys() & {Path(name).name for name in git("ls-files", f"{folder}/").stdout.split()}:
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() in listed[name], folder / name
