@@ -8,6 +8,7 @@ different names, so that they are never averaged.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,7 +182,10 @@ def _differing(encodings: pd.Series, recipes: Mapping[str, Mapping[str, Any]]) -
 
 
 def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:
-    """Suffixes of file names: corpus and length, with the fingerprint if these are not unique; empty for one group."""
+    """Suffixes of file names: corpus and length, with marks if these are not unique; empty for one group.
+
+    The marks are of the fingerprint and, where that is not enough, of the other corpus that models were trained on.
+    """
 
     def file_name(text: str) -> str:
         words = re.findall(r"[A-Za-z0-9]+", text)
@@ -193,7 +197,10 @@ def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:
         return [""]
     plain = [f"-{file_name(part['corpus'].iloc[0])}-L{part['train_length'].iloc[0]}" for part in parts]
     marks = [f"-{file_name(part['fingerprint'].iloc[0])[:8]}" for part in parts]
-    return [slug + mark if plain.count(slug) > 1 else slug for slug, mark in zip(plain, marks, strict=True)]
+    slugs = [slug + mark if plain.count(slug) > 1 else slug for slug, mark in zip(plain, marks, strict=True)]
+    sources = [trained_on(part) for part in parts]
+    marks = [f"-{hashlib.sha256(source.encode()).hexdigest()[:8]}" if source else "" for source in sources]
+    return [slug + mark if slugs.count(slug) > 1 else slug for slug, mark in zip(slugs, marks, strict=True)]
 
 
 def the_model(names: Iterable[str]) -> str:
