@@ -16,7 +16,15 @@ from poscli.report import verdicts
 from poscli.report.data import Report
 from poscli.report.groups import split
 from poscli.report.origin import UNKNOWN_MACHINE, bits_per, machines
-from poscli.report.pooling import headline, is_per_byte, ratio_name, task_measures, tokenizer_spec, untrained
+from poscli.report.pooling import (
+    headline,
+    is_per_byte,
+    is_summed_per_byte,
+    ratio_name,
+    task_measures,
+    tokenizer_spec,
+    untrained,
+)
 from poscli.report.summary import summarize
 from poscli.report.table import (
     failures,
@@ -92,6 +100,8 @@ def summary_table(summary: pd.DataFrame, *, wide: bool, without: Sequence[str]) 
 
     A table that is not `wide` gives the interval of a gain as ± its larger half.
     """
+    if is_summed_per_byte(summary):  # then bits are the score, which no width leaves out
+        without = [name for name in without if name != short_bits(summary)]
     columns = [column for column in summary_columns(summary, wide=wide) if column.name.split()[0] not in without]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for column in columns:

@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 from fake_pages import failed_once, fake_tables
 from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results
+from lines import printed
+from torture.reports import undrawn
 
 from poscli.config.run import Recipe, RunConfig
-from poscli.report import Report, build, build_report, folder, summarize
+from poscli.report import Report, build, build_report, folder, summarize, terminal
 from poscli.report.collect import Trained
 from poscli.report.folder import write_folder
 from poscli.report.groups import split
@@ -345,6 +347,26 @@ def test_several_tokenizers_are_mixed_in_bits_per_byte_only(tmp_path: Path) -> N
     assert pd.read_csv(tmp_path / "summary.csv").filter(regex="^ppl_|^growth$").isna().all(axis=None)
     ends = dict(zip((each.name for each in section.encodings), section.positions[-1].values, strict=True))
     assert ends["alibi [bpe:300]"] == pytest.approx([1.25 * value for value in ends["alibi [bytes]"]])
+
+
+def test_a_narrow_terminal_keeps_the_losses_of_several_tokenizers_and_their_unit(tmp_path: Path) -> None:
+    with undrawn():
+        report = build_report(*of_two_tokenizers(), tmp_path, mix=True)
+    text = printed(lambda console: terminal.print_report(report, console), 80)
+    (head,) = [line for line in text.splitlines() if line.split()[:1] == ["encoding"]]
+    assert head.split()[1:7] == ["bpb", "1x", "2x", "4x", "8x", "16x"]
+
+
+@pytest.mark.parametrize("mix", [False, True])
+def test_models_of_two_trainings_have_pictures_of_their_own_on_one_text(tmp_path: Path, mix: bool) -> None:
+    shapes = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
+    own, positions = results(shapes, lengths=(256, 512))
+    others = [own.assign(run_id=own["run_id"] + corpus, trained_on=corpus) for corpus in ("panel", "wikitext")]
+    with undrawn():
+        report = build_report(pd.concat([own, *others], ignore_index=True), positions, tmp_path, mix=mix)
+    names = [picture.path.name for section in report.sections for picture in section.pictures]
+    assert len(report.sections) == 3
+    assert len(set(names)) == len(names) > 3
 
 
 def test_runs_that_differ_in_a_rate_are_called_by_it_and_joined_over_seeds() -> None:
