@@ -73,7 +73,7 @@ def build_report(
         contents |= pictures
         shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]
         sections.append(replace(section, pictures=tuple(Picture(path, each.alt) for each, path in shown_first)))
-    about = replace(about, left_out=[shown(each) for each in about.left_out])
+    about = replace(about, left_out=[shown(each, message=True) for each in about.left_out])
     files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
     report = Report(tuple(sections), about, files)
     contents[TABLE] = for_spreadsheets(report.summary).to_csv(index=False, lineterminator="\n").encode()

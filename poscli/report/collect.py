@@ -40,6 +40,7 @@ from poscli.system.text import counted
 CLOCK_ROUNDING = 2.0  # seconds; the end of a training is recorded in whole seconds
 # An absolute path: a corpus or a checkpoint to its end, or the file of a plugin in a spec.
 WHOLE, FILE = re.compile(r"(?<![^:])/(?!/).+", re.DOTALL), re.compile(r"(?<![\w.~/-])/[\w.~/-]+\.py\b")
+INSIDE = re.compile(r"(?<![\w.~/-])/(?!/)\S*[^\s.,:;'\")\]]")  # one inside a message, up to the next space
 FIRST_COMMANDS = "run `poscli train --enc alibi` and `poscli extrapolate --max-len 8192` first"
 
 
@@ -245,25 +246,31 @@ def training_options(config: RunConfig) -> list[object]:
     return [*words, "--precision", config.precision]
 
 
-def shown(text: str) -> str:
-    """A corpus, a spec or a message without absolute paths: they are relative to the current folder, or begin with ~.
+def shown(text: str, *, message: bool = False) -> str:
+    """A corpus, a spec or a `message` without absolute paths: they are relative to the current folder, or begin with ~.
 
-    Any result names the same file as before to a command that is run in the current folder.
+    Any result names the same file as before to a command that is run in the current folder. The path of a corpus may
+    hold spaces, and ends it; in a message a path ends at the first space, unless it lies in the current folder or in
+    the home.
     """
     # What stands before decides whether a path begins there: /tmp is also in the middle of /var/tmp.
     here = str(Path.cwd())
     text = re.sub(rf"(?<![\w.~-]){re.escape(here)}/", "", text) if here != "/" else text
     home = os.path.expanduser("~")  # noqa: PTH111 - unlike Path.home, it does not fail where there is none
     text = re.sub(rf"(?<![\w.~-]){re.escape(home)}/", "~/", text) if len(home) > 1 else text
-    pattern = WHOLE if not FILE.search(text) else FILE
+    pattern = INSIDE if message else FILE if FILE.search(text) else WHOLE
     return pattern.sub(lambda path: os.path.relpath(path.group()), text)
 
 
 def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     """A table of results whose texts hold no absolute paths."""
     names = list(table.select_dtypes(["object", "string"]).columns)
-    known = {text: shown(text) for name in names for text in table[name].unique() if isinstance(text, str)}
-    return table.assign(**{name: table[name].map(lambda value: known.get(value, value)) for name in names})
+    columns = {}
+    for name in names:
+        texts = (text for text in table[name].unique() if isinstance(text, str))
+        known = {text: shown(text, message=name == "reason") for text in texts}
+        columns[name] = table[name].map(lambda value, known=known: known.get(value, value))
+    return table.assign(**columns)
 
 
 def shown_runs(runs: Mapping[str, Trained]) -> dict[str, Trained]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return found
 
 
-def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path]) -> None:
+def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path], tmp_path: Path) -> None:
     out, evaluated, runs = places["project"] / "results", [], {}
     (places["home"] / "toy.py").write_text(OWN)
     shapes = {f"{places['home']}/toy.py:Own": BEHAVIOUR["rope"]}
@@ -47,18 +48,29 @@ def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path]) -> 
         config = RunConfig(encoding="rope", corpus=corpus, checkpoint=checkpoint if number else None)
         runs[rows["run_id"].iloc[0]] = Trained(config, {"baselines": [f"{folder}/base.py:Mine"]})
     rows, positions = (pd.concat(tables) for tables in zip(*evaluated, strict=True))
-    about = About(left_out=[f"rope, seed 0: cannot write {out}/runs/rope: No space left on device"])
+    damaged = tmp_path / "runs" / "eval.csv"
+    left_out = [f"rope, seed 0: cannot write {out}/runs/rope: No space left on device", f"t5-1: {damaged} was changed"]
+    rows.loc[rows["length"] == 512, ["status", "reason"]] = ["failed", f"{damaged} is not a table; see https://x.org/a"]
+    about = About(left_out=left_out)
     made = build_report(rows, positions, out / "report", runs=runs, about=about)
     files = [*made.files, *write_site(made, out / "site")]
     assert {path.suffix for path in files} >= {".html", ".md", ".csv", ".tex", ".json"}
     texts = {path.name: path.read_bytes().decode(errors="ignore") for path in files}
+    assert "is not a table; see https://x.org/a" in texts["summary.csv"]
     for name, text in texts.items():
-        for secret in places.values():
+        for secret in (*places.values(), damaged):
             assert str(secret) not in text, name
             assert str(secret).replace("_", r"\_") not in text, name
     for told in ("text:my texts/a.txt", "text:~/my texts/a.txt", "text:../elsewhere/my texts/a.txt", "~/toy.py:Own"):
         assert told in texts["summary.csv"]
         assert told in texts["report.html"]
+
+
+def test_messages_hold_no_absolute_path_and_stay_whole() -> None:
+    there = os.path.relpath("/mnt/results/eval.csv")
+    for before in ("", "alibi-1: ", "cannot read ", "rope+t5(base="):
+        for after in (" was changed", ": no such file; see https://x.org/a//b (1/2 of 3 / 4)", "", "."):
+            assert shown(f"{before}/mnt/results/eval.csv{after}", message=True) == f"{before}{there}{after}"
 
 
 def test_the_command_of_a_report_names_the_same_file(places: dict[str, Path]) -> None:
