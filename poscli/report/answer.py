@@ -6,6 +6,7 @@ It is computed once, for every protocol. The page, the terminal and report.md pr
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -26,6 +27,7 @@ from poscli.report.verdicts import (
     HARM_BPB,
     HOLDS,
     MAY_USE_CONTEXT,
+    NOT_TESTED,
     UNCLEAR,
     UNDERTRAINED,
     USES_CONTEXT,
@@ -75,10 +77,13 @@ class Answers:
         rivals.sort(key=lambda name: known[name][0])
         read = f"Reading {self.window}"
         if not rivals:
+            words = Counter(map(str, self.summary.loc[~self.summary["encoding"].isin(self.fair), "verdict"]))
+            # Those that may win elsewhere failed under this protocol, or were not evaluated under it.
+            words.update(ends[name].status if name in ends else NOT_TESTED for name in self.fair)
             counts = []
-            for word, count in self.summary["verdict"].value_counts(sort=False).items():
+            for word, count in words.items():
                 is_or_are = "is" if count == 1 else "are"
-                counts.append(f"{count} failed ({word})" if is_failure(str(word)) else f"{count} {is_or_are} {word}")
+                counts.append(f"{count} failed ({word})" if is_failure(word) else f"{count} {is_or_are} {word}")
             why = f"can be ranked: {listed(counts, len(counts))}" if known else "has a result"
             return self._nothing(f"{read}, no encoding {why}.", ())
         longer = self.last > self.train_length
@@ -215,9 +220,9 @@ class Answers:
         end = [point for point in gains if (point.encoding, point.length) == (name, self.last)]
         if not end or math.isnan(end[0].gain[0]):
             return question, "Not measured: no protocol compares it with a shorter context."
-        gain = end[0].gain
+        gain = [round(each, 5) for each in end[0].gain]  # as on the page, so that both write the same digits
         bits = f"{signed(gain[0])} {self.bits} {bracket(gain, signed)}"
-        word = reads(*gain, seeds=end[0].seeds - end[0].failed)
+        word = reads(*end[0].gain, seeds=end[0].seeds - end[0].failed)
         return question, f"{word}: {bits} against its context cut to {self.train_length}."
 
     def _still_work(self) -> Fact:

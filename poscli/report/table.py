@@ -248,8 +248,8 @@ def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str
 
 
 def gain_intervals(summary: pd.DataFrame) -> list[Triple]:
-    """(gain, low, high) of every encoding, in bits per byte or cell."""
-    return list(summary[list(GAIN)].itertuples(index=False, name=None))
+    """(gain, low, high) of every encoding, in bits per byte or cell, rounded as on the page: digits are the same."""
+    return list(summary[list(GAIN)].round(5).itertuples(index=False, name=None))
 
 
 def short_bits(table: pd.DataFrame) -> str:

@@ -197,6 +197,32 @@ def test_who_is_best_and_beyond_what_noise(case: str, tmp_path: Path) -> None:
         assert "differences are taken between runs of equal seeds on the same documents" in answer.sure
 
 
+def test_failures_under_one_protocol_are_told_by_their_cause(tmp_path: Path) -> None:
+    """One of three seeds of each encoding has no memory for one protocol, under which they are not evaluated alike."""
+    shapes = {name: (loss, lambda _: 0.0) for name, loss in FLAT.items()}
+    rows, _ = results(shapes, seeds=(0, 1, 2), lengths=(256, 1024), protocols=("sliding", "nonoverlapping"))
+    there = (rows["protocol"] == "nonoverlapping") & (rows["length"] == 1024)
+    lost = there & (rows["seed"] == 0)
+    rows = with_nll(rows, rows["nll"].mask(lost)).assign(status=rows["status"].mask(lost, "oom"))
+    rows = rows[~there | (rows["encoding"] != "t5")]
+    (section,) = built(tmp_path, rows).sections
+    (answer,) = [each.answer for each in section.protocols if each.name == "nonoverlapping"]
+    assert answer.text.endswith("no encoding can be ranked: 2 failed (oom) and 1 is not tested.")
+
+
+def test_all_numbers_of_a_gain_have_the_same_digits(tmp_path: Path) -> None:
+    """The page shows numbers of five decimals with three: 0.012496 is 0.0125 on it."""
+    rows, _ = tables({"alibi": 1.36}, seeds=(0,))
+    later = (rows["variant"] == "full") & (rows["length"] == 1024)
+    ends = {"gain": 0.012496, "gain_low": 0.01, "gain_high": 0.02}
+    report = built(tmp_path, rows.assign(**{name: rows[name].mask(later, end * LN2) for name, end in ends.items()}))
+    assert "+0.013 bits per byte" in dict(report.sections[0].answer.facts)["Does it use the longer context?"]
+    on_terminal, text, _ = everywhere(report, tmp_path)
+    for each in (on_terminal, text):
+        assert "+0.013" in re.sub(r"\\(.)", r"\1", each)
+        assert "+0.012" not in re.sub(r"\\(.)", r"\1", each)
+
+
 @pytest.mark.parametrize(
     ("right", "best", "words"),
     [
