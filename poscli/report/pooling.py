@@ -205,7 +205,6 @@ class Point:
     ppl_high: float
     loss: Triple  # bits per byte, and the ends of the interval
     gain: Triple  # the context gain, likewise
-    tokens_per_byte: float
     measures: Mapping[str, float]  # of a task
 
     @property
@@ -250,7 +249,6 @@ def points_of(
             ppl_high=float(row["ppl_high"]),
             loss=(bpb if math.isfinite(bpb) else math.nan, low, high),
             gain=(float(row["gain"]), float(row["gain_low"]), float(row["gain_high"])),
-            tokens_per_byte=per_byte,
             measures={name: float(row[name]) for name in measures},
         )
         points.append(point)

@@ -90,6 +90,22 @@ def test_intervals_without_the_losses_of_documents_are_in_bits_per_byte(tmp_path
         assert point[3:6] == pytest.approx([1.0, 0.975, 1.025])
 
 
+def test_a_perplexity_has_one_interval_which_is_that_of_losses_per_token(tmp_path: Path) -> None:
+    """Where documents differ in how many bytes a token has, losses per byte have another one."""
+    rows, positions, details = fake_tables({name: BEHAVIOUR[name] for name in ("alibi", "rope")}, (256, 512))
+    units = details["units"]
+    units = units.assign(bytes=units["tokens"] * (1 + units["unit"].astype(int) % 3))
+    rows = rows.assign(tokenizer="bpe:512", bytes=2 * rows["tokens"], bpb=rows["bpb"] / 2)
+    (section,) = build_report(rows, positions, tmp_path, details={"units": units}).sections
+    shown, (figure, *_) = page_section(section), section.figures
+    assert figure.name == "perplexity"
+    for each, line in zip(shown["encodings"], shown["points"][shown["main"]], strict=True):
+        drawn = next(one for one in figure.lines if one.name == each["name"])
+        for point, *numbers in zip(line, drawn.y, drawn.low, drawn.high, strict=True):
+            assert point[9:12] == pytest.approx(numbers, abs=1e-5)
+            assert point[4] != pytest.approx(math.log2(point[10]) / 2, abs=0.01)
+
+
 WORST = ("</script><script>alert(1)</script>", "<!--<script>", "]]>", "${x}")
 TEXTS = ["".join(WORST), *("".join(HOSTILE[n :: len(HOSTILE) // 8]) for n in range(len(HOSTILE) // 8))]
 

@@ -254,11 +254,17 @@ def _bins(bins: Sequence[BinData]) -> list[dict[str, Any]]:
 def _points(section: Section, protocol: str) -> list[list[list[Any] | None]]:
     """The points of a protocol by encoding and length; None where there is no row.
 
-    A point is a list, because there are thousands: status, failed seeds, reason, the loss and the ends of its interval,
-    the gain and the ends of its own, and tokens per byte.
+    A point is a list, because there are thousands: status, failed seeds, reason, and (value, low, high) of the loss, of
+    the gain and of the perplexity. The interval of a loss per byte is not that of the loss per token, of which the
+    perplexity is made: documents differ in how many bytes a token has.
     """
     known = {
-        (p.encoding, p.length): [p.status, p.failed, p.reason, *_plain((*p.loss, *p.gain, p.tokens_per_byte))]
+        (p.encoding, p.length): [
+            p.status,
+            p.failed,
+            p.reason,
+            *_plain((*p.loss, *p.gain, p.ppl, p.ppl_low, p.ppl_high)),
+        ]
         for p in section.points(protocol)
     }
     return [[known.get((each.name, length)) for length in section.lengths] for each in section.encodings]

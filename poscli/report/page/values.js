@@ -4,9 +4,9 @@
 // re-based to an encoding, whether this one is better, worse or within noise; `missing` says why there is no number,
 // and `bad` that this is a failure. `exact` marks numbers that have no error, such as parameters.
 
-const WORDS = { b: "better", w: "worse", n: "within noise", t: "too few documents", "-": "" };
+const WORDS = { b: "better", w: "worse", n: "within noise", "-": "" };
 const STATUS = { oom: "out of memory", unsupported: "refused", nonfinite: "not finite" };
-const POINT = { status: 0, failed: 1, reason: 2, loss: 3, gain: 6, perByte: 9 };
+const POINT = { status: 0, failed: 1, reason: 2, loss: 3, gain: 6, perplexity: 9 };
 
 const rebased = () => state.base !== PLAIN;
 const gainProtocol = () => section().gainFrom[state.protocol];
@@ -27,11 +27,7 @@ function gainAt(n, k) {
 
 /** Perplexity per token; it has no re-based form, because differences are those of losses. */
 function perplexityAt(n, k) {
-  const loss = absoluteAt(n, k, state.protocol, "loss");
-  if (loss.missing) return loss;
-  const scale = pointOf(n, k)[POINT.perByte] || 1;
-  const raised = (value) => (value === null ? null : 2 ** (value / scale));
-  return { ...loss, v: raised(loss.v), low: raised(loss.low), high: raised(loss.high) };
+  return absoluteAt(n, k, state.protocol, "perplexity");
 }
 
 /** The accuracy of a task with right answers; re-based, the difference to the base. */
