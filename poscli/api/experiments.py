@@ -23,6 +23,7 @@ from poscli.report.collect import refuse_damaged
 from poscli.report.comparison import compare_named
 from poscli.report.folder import known_formats
 from poscli.report.groups import split
+from poscli.report.origin import bits_per
 from poscli.report.pooling import (
     headline,
     pool,
@@ -93,7 +94,8 @@ class Measured:
 
     @property
     def _head(self) -> list[str]:
-        return ["encoding", "length", "perplexity", "bits/byte", *task_measures(self.rows), "gain, bits/byte [95 %]"]
+        bits = bits_per(self.rows).replace(" per ", "/")
+        return ["encoding", "length", "perplexity", bits, *task_measures(self.rows), f"gain, {bits} [95 %]"]
 
     def _lines(self) -> Iterator[list[str]]:
         for row in self.by_length.to_dict("records"):

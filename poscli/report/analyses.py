@@ -59,7 +59,11 @@ def compared(
     names = sorted(last, key=lambda name: (math.isnan(d := last[name].difference), -d if of_answers else d))
 
     def cell(each: Comparison) -> str:
-        return f"{gain_text(*each.numbers)} {each.word}" if each.difference == each.difference else "-"
+        return (
+            f"{gain_text(*each.numbers)} {each.word.replace('documents', items)}"
+            if each.difference == each.difference
+            else "-"
+        )
 
     columns = [words("encoding", names)]
     columns += [Column(each, tuple(cell(against[name, at]) for name in names)) for at, each in ratios.items()]
@@ -72,11 +76,11 @@ def compared(
     ]
     if any(each.word == TOO_FEW for each in against.values()):
         legend.append(
-            "too few documents: so few were scored that no difference could be significant among so many comparisons"
+            f"too few {items}: so few were scored that no difference could be significant among so many comparisons"
         )
     if max(each.seeds for each in against.values()) < FEWEST_SEEDS:
         legend.append(f"fewer than {FEWEST_SEEDS} seeds: intervals and tests are over {items} only")
-    answer = _compared_at_end({name: last[name] for name in names}, baseline, unit)
+    answer = _compared_at_end({name: last[name] for name in names}, baseline, unit, items)
     if answer:
         answer = f"At {ratios[max(ratios)]}, {answer}."
     return Analysis(
@@ -84,13 +88,13 @@ def compared(
     )
 
 
-def _compared_at_end(last: Mapping[str, Comparison], baseline: str, unit: str) -> str:
+def _compared_at_end(last: Mapping[str, Comparison], baseline: str, unit: str, items: str) -> str:
     """Which encodings are better and worse than the baseline at the longest length, the best first, and by how much."""
     base, parts = named(baseline), []
     phrases = {
         BETTER: f"better than {base}",
         WITHIN_NOISE: f"within noise of {base}",
-        TOO_FEW: f"with too few documents to tell from {base}",
+        TOO_FEW: f"with too few {items} to tell from {base}",
         WORSE: f"worse than {base}",
     }
     for word, phrase in phrases.items():

@@ -137,7 +137,10 @@ def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str
             f"{row['length']} ({ratio_name(row['ratio'])})",
             Text(gain_text(row["difference"], row["low"], row["high"])),
             "-" if row["p_holm"] != row["p_holm"] else f"{row['p_holm']:.3f}",
-            Text(row["word"], style=WORDS.get(row["word"], "")),
+            Text(
+                row["word"].replace("documents", "episodes" if of_answers else "documents"),
+                style=WORDS.get(row["word"], ""),
+            ),
         )
     names = [with_layouts(str(first[name])) for name in ("encoding", "baseline")]
     shown.title = printable_line(", compared with ".join(names))

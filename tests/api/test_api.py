@@ -401,6 +401,7 @@ def test_what_was_measured_as_text_and_as_a_page(snapshot: Any) -> None:
     measured = api.Measured.of([rows[rows["encoding"] == name] for name in shapes])
     assert measured.rows.index.is_unique
     task = api.Measured(rows.query("length < 1000 and encoding == 'rope'").assign(accuracy=0.25, gain=float("nan")))
+    assert "bits/cell" in repr(api.Measured(measured.rows.assign(corpus="images?levels=16")))
     page = re.sub(r' style="[^"]*"|</t.>', "", measured._repr_html_())
     snapshot(sections({"text": repr(measured), "of a task": repr(task), "page": page}))
 

@@ -11,12 +11,16 @@ import pandas as pd
 import pytest
 from fake_pages import against, task_tables
 from fake_results import BEHAVIOUR, LN2, results, units_of
+from lines import printed
+from torture.reports import undrawn
 
 from poscli.report import build_report
 from poscli.report.accuracy import by_length
-from poscli.report.comparison import AllPairs, pick
+from poscli.report.comparison import AllPairs, pick, wrong_answers
 from poscli.report.page import page_section
+from poscli.report.page.site import site_pages
 from poscli.report.summary import summarize
+from poscli.report.terminal import comparison_table
 from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, WORSE, Comparison, LossTable, judged
 from poscli.statistics.intervals import many_differences, ratio_interval
 from poscli.system.errors import UsageError
@@ -97,6 +101,23 @@ def test_with_five_documents_and_one_seed_a_report_does_not_say_noise(tmp_path: 
     assert report.sections[0].analyses[0].title == "Compared with rope(base=500000.0)"
     assert "with too few documents to tell from rope" in text
     assert "so few were scored that no difference could be significant" in text
+
+
+def test_a_task_has_too_few_episodes_and_not_documents(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    rows = rows[rows["seed"] == 0]
+    few = {name: table[(table["unit"].astype(int) < 4) & (table["seed"] == 0)] for name, table in details.items()}
+    few["answers"] = few["answers"][few["answers"]["encoding"] != "rope"]
+    with undrawn():
+        report = build_report(rows, positions, tmp_path, details=few, baseline="none")
+    (analysis,) = [each for each in report.sections[0].analyses if each.title == "Compared with none"]
+    told = {name: text for name, text in site_pages(report).items() if name.startswith("encoding-rope")}
+    told["analysis"] = " ".join([analysis.answer, *analysis.legend, *map(str, analysis.columns)])
+    table = against(rows, wrong_answers(few["answers"], "answer"), "none")
+    told["terminal"] = printed(lambda console: console.print(comparison_table(table, of_answers=True)), 200)
+    for place, text in told.items():
+        assert "too few episodes" in text, place
+        assert "too few documents" not in text, place
 
 
 def test_bands_of_losses_per_byte_are_over_documents_and_not_over_tokens(tmp_path: Path) -> None:

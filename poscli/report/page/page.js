@@ -39,7 +39,7 @@ function comparedSentence() {
   const base = named(encodings()[state.base].name);
   const told = [[`At ${section().ratios[last()]}, ${count("better")} ${verb("better")} better than `, false], [base, true]];
   told.push([`, ${count("worse")} ${verb("worse")} worse, ${count("within noise")} ${verb("within noise")} within noise of it`, false]);
-  if (count(WORDS.t)) told.push([`, and for ${count(WORDS.t)} there are ${few()} to tell`, false]);
+  if (count(few())) told.push([`, and for ${count(few())} there are ${few()} to tell`, false]);
   if (best) told.push(["; the best is ", false], [named(encodings()[best.n].name), true], [`, better than ${base} by ${amountOf(best.value)}`, false]);
   return [...told, [".", false]];
 }

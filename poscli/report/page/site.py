@@ -71,12 +71,12 @@ def _of_encoding(section: Section, name: str) -> dict[str, Any]:
     lines = []
     for protocol in section.protocols:
         points = {point.length: point for point in section.points(protocol.name) if point.encoding == name}
-        cells = [_cells(points.get(length)) for length in section.lengths]
+        cells = [_cells(points.get(length), section.items) for length in section.lengths]
         lines.append({"head": f"loss, {protocol.name}", "points": cells})
         if section.accuracies is not None and protocol.name == section.headline.perplexity:
             known = zip(section.accuracies.points[n], cells, strict=True)
             shares = [
-                cell if math.isnan(share[0]) else cell | {"value": _number(share, ".3f"), "gain": ""}
+                cell if math.isnan(share[0]) else cell | {"value": _number(share, ".3f", section.items), "gain": ""}
                 for share, cell in known
             ]
             lines.insert(0, {"head": "accuracy", "points": shares})
@@ -84,19 +84,21 @@ def _of_encoding(section: Section, name: str) -> dict[str, Any]:
     return {"encoding": section.encodings[n], "facts": section.made_of[name], "ratios": ratios, "lines": lines}
 
 
-def _cells(point: Point | None) -> dict[str, str]:
+def _cells(point: Point | None, items: str) -> dict[str, str]:
     """A point as texts: loss and gain with their intervals, or why there is none."""
     if point is None:
         return {"value": "", "gain": "", "why": "not evaluated"}
     if not point.is_known:
         return {"value": "", "gain": "", "why": f"{point.status}: {point.reason}"}
-    return {"value": _number(point.loss, ".3f"), "gain": _number(point.gain, "+.3f"), "why": point.reason}
+    loss, gain = _number(point.loss, ".3f", items), _number(point.gain, "+.3f", items)
+    return {"value": loss, "gain": gain, "why": point.reason}
 
 
-def _number(numbers: Sequence[float], write: str) -> str:
+def _number(numbers: Sequence[float], write: str, items: str) -> str:
+    """(value, low, high) as text; `items` are what intervals are over."""
     value, low, high = (round(number, 5) + 0.0 for number in numbers)  # as on the page, and zero has no sign
     if not math.isfinite(value):
         return "not measured"
     if not (math.isfinite(low) and math.isfinite(high)):
-        return f"{value:{write}} (no interval: too few documents)"
+        return f"{value:{write}} (no interval: too few {items})"
     return f"{value:{write}} [{low:{write}}, {high:{write}}]"

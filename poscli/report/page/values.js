@@ -45,8 +45,8 @@ function numberAt(n, k, protocol, kind) {
   if (pairs === null) return { missing: `not compared: the results of single ${section().items} are missing` };
   const found = pairOf(pairs, n, state.base, k);
   if (found === null) return { missing: "not compared: no seed or text in common" };
-  const word = WORDS[pairs.words[state.base][n * (last() + 1) + k]];
-  return { ...withWhy(found, few()), word: word || "not compared" };
+  const letter = pairs.words[state.base][n * (last() + 1) + k];
+  return { ...withWhy(found, few()), word: letter === "t" ? few() : WORDS[letter] || "not compared" };
 }
 
 function absoluteAt(n, k, protocol, kind) {
