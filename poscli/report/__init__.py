@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from poscli.report.build import build_report
 from poscli.report.collect import collect, trained_runs
-from poscli.report.data import About, Picture, Report, Section
+from poscli.report.data import About, Report, Section
 from poscli.report.page.site import write_site
 from poscli.report.summary import records, summarize
 
 __all__ = [
-    "About", "Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_runs",
+    "About", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_runs",
     "write_site",
 ]  # fmt: skip

@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.drawing.style import styles_for
 from poscli.drawing.text import listed
 from poscli.report.ceilings import is_ceiling
 from poscli.report.claims import claims_of_groups, claims_replicated
 from poscli.report.collect import FIRST_COMMANDS, Trained, shown, shown_runs, shown_table
 from poscli.report.comparison import as_written
-from poscli.report.data import About, Picture, Report, Section
+from poscli.report.data import About, Report, Section
 from poscli.report.documents import latex_tables, report_markdown
 from poscli.report.folder import BROWSER_PAGE, LATEX, LIST, PAGE, TABLE, write_folder
-from poscli.report.groups import split, the_model
+from poscli.report.groups import split
 from poscli.report.page import page_html
 from poscli.report.pooling import ACCURACY, refuse_several_tokenizers
 from poscli.report.section import section_of
-from poscli.report.summary import standings
-from poscli.runs.run import AS
 from poscli.system.errors import PoscliError, UsageError, near
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width
@@ -69,10 +66,8 @@ def build_report(
         section = section_of(group, known, baseline, longer, ngram)
         if told := claims_replicated(claims, section):
             section = replace(section, analyses=(told, *section.analyses))
-        pictures = draw_pictures(section, formats)
-        contents |= pictures
-        shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]
-        sections.append(replace(section, pictures=tuple(Picture(path, each.alt) for each, path in shown_first)))
+        contents |= draw_pictures(section, formats)
+        sections.append(section)
     about = replace(about, left_out=[shown(each, message=True) for each in about.left_out])
     files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
     report = Report(tuple(sections), about, files)
@@ -88,16 +83,11 @@ def draw_pictures(section: Section, formats: Sequence[str]) -> dict[str, bytes]:
     """The pictures of a section in common styles, as PNG and in further formats, by the names of their files."""
     from poscli.report.figures import page_of  # matplotlib takes a second to import
 
-    model = the_model(map(str, section.summary["encoding"]))
-    summary = section.summary
-    if model:
-        summary = summary.assign(encoding=summary["encoding"].str.removeprefix(model + AS))
-    styles = styles_for(*standings(summary), always=model)
     pictures = {}
-    for figure in section.figures:
-        page = page_of(figure, styles)
+    for figure, name in zip(section.figures, section.pictures, strict=True):
+        page = page_of(figure, section.styles)
         for suffix in dict.fromkeys(("png", *formats)):
-            pictures[f"{figure.name}{section.slug}.{suffix}"] = getattr(page, suffix)()
+            pictures[f"{name.removesuffix('png')}{suffix}"] = getattr(page, suffix)()
     return pictures
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from poscli.config.claim import Claim
+from poscli.drawing.style import Styles
 from poscli.drawing.text import number
 from poscli.report.comparison import AllPairs
 from poscli.report.pooling import Headline, Point, without_perplexities
@@ -218,14 +219,6 @@ class Figure:
         return f"{self.title} {self.finding}"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure on disk, with its alternative text."""
-
-    path: Path
-    alt: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """Everything that is said about results that may be compared: one corpus and one training length.
@@ -249,6 +242,7 @@ class Section:
     summary: pd.DataFrame
     answered: bool  # a task with right answers, by which encodings are judged
     encodings: tuple[EncodingData, ...]
+    styles: Styles  # of lines, by the names that the figures give to encodings
     protocols: tuple[ProtocolData, ...]
     measured: tuple[ProtocolPoints, ...]
     accuracies: Accuracies | None
@@ -266,7 +260,11 @@ class Section:
     analyses: tuple[Analysis, ...]
     notes: tuple[str, ...]
     figures: tuple[Figure, ...]
-    pictures: tuple[Picture, ...] = ()
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """The names of the PNG files of the figures, in their order."""
+        return tuple(f"{figure.name}{self.slug}.png" for figure in self.figures)
 
     @property
     def answer(self) -> AnswerData:

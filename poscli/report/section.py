@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from poscli.drawing.style import styles_for
+from poscli.drawing.style import Styles, styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, is_depth, learned_after, placed
 from poscli.report.analyses import audit, by_period, compared, known_limit, order_under_other_seeds, seed_spread
@@ -119,7 +119,10 @@ def section_of(
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
     ceilings = ceilings_of(group, longer, summary)
     use = use_of_ceilings(ceilings, summary, bits_per(rows), ngram)
-    drawn, missing = Charts(group, summary, measured, runs).all()
+    charts = Charts(group, summary, measured, runs)
+    drawn, missing = charts.all()
+    ranked, failed = (list(map(charts.short, names)) for names in standings(summary))
+    styles = styles_for(ranked, failed, always=charts.model)
     return Section(
         title=group.title,
         slug=group.slug,
@@ -135,7 +138,8 @@ def section_of(
         headline=quoted,
         summary=summary,
         answered=is_answered(summary),
-        encodings=_encodings(summary, rows, runs),
+        encodings=_encodings(summary, rows, runs, {name: styles[charts.short(name)] for name in order.names}),
+        styles=styles,
         protocols=protocols,
         measured=tuple(ProtocolPoints(*key, points) for key, points in measured.items()),
         accuracies=accuracies,
@@ -212,11 +216,13 @@ def _protocols(
     return tuple(protocols)
 
 
-def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Trained]) -> tuple[EncodingData, ...]:
-    """The encodings in the order of the summary: the best at the longest length first."""
+def _encodings(
+    summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Trained], styles: Styles
+) -> tuple[EncodingData, ...]:
+    """The encodings in the order of the summary: the best at the longest length first; `styles` are those of lines."""
     meaning = meanings(bits_per(summary))
     described = {str(name): describe_spec(spec_in_label(str(name))) for name in summary["encoding"]}
-    look = looks({name: each.family for name, each in described.items()}, styles_for(*standings(summary)))
+    look = looks({name: each.family for name, each in described.items()}, styles)
     ids = rows.groupby("encoding")["run_id"].unique()
     encodings = []
     for row in summary.to_dict("records"):

@@ -11,18 +11,17 @@ import pandas as pd
 import pytest
 from cli_runner import assert_refused
 from fake_pages import fake_tables
-from fake_results import many
+from fake_results import many, results
 from matplotlib.text import Text
 from torture.reports import undrawn
 
-from poscli.drawing.style import FAINT, PALETTE, styles_for
+from poscli.drawing.style import DASHES, FAINT, PALETTE, styles_for
 from poscli.encodings import get, names
 from poscli.report import build_report
 from poscli.report.catalogue import looks
 from poscli.report.data import Figure, Line
 from poscli.report.figures import page_of
 from poscli.report.page import DARK, LIGHT, READABLE, contrast, readable_color, render, rgb
-from poscli.report.summary import standings
 
 LOOKS_AT_PICTURES = True
 APART = 25  # in CIELAB; a step of 2 or 3 can just be seen side by side, and lines are thin
@@ -72,6 +71,24 @@ def test_ten_lines_of_a_picture_differ_in_colour_and_marker_and_others_are_grey(
     assert styles_for(["a", "b", "c"]) == styles_for(["c", "a"], ["b"])  # whatever the ranking
 
 
+@pytest.mark.parametrize("count", [2, 12])
+def test_one_model_under_many_encodings_looks_alike_on_the_page_and_in_pictures(tmp_path: Path, count: int) -> None:
+    """Pictures call `rope as none` none; the model itself is never in the background."""
+    shapes = many(count + 1)
+    rows, positions = results(shapes, lengths=(256, 512))
+    names = {name: f"rope as {name}" if n else "rope" for n, name in enumerate(reversed(shapes))}
+    rows, positions = (table.assign(encoding=table["encoding"].map(names)) for table in (rows, positions))
+    with undrawn():
+        (section,) = build_report(rows, positions, tmp_path).sections
+    for each in section.encodings:
+        drawn = section.styles[each.name.removeprefix("rope as ")]
+        assert each.strong == drawn.strong
+        if drawn.strong:
+            assert (PALETTE[each.color], DASHES[each.dash]) == (drawn.color, drawn.dash)
+    assert section.styles["rope"].strong
+    assert all(line.name in section.styles for figure in section.figures for line in figure.lines)
+
+
 def test_series_are_no_grey_and_can_be_read_as_small_text_on_both_papers() -> None:
     ends = {"#000000", "#f2f2f2"}  # ink on light and on dark paper
     for color in {*PALETTE, *itertools.chain(*shown_colors().values())} - ends:
@@ -99,15 +116,14 @@ def test_names_in_pictures_are_whole_inside_the_page_and_do_not_overlap(tmp_path
     rows, positions = fates()
     with undrawn():
         (section,) = build_report(rows, positions, tmp_path).sections
-    styles = styles_for(*standings(section.summary))
     at_end = rows[(rows["status"] == "ok") & (rows["length"] == 4096) & (rows["variant"] == "full")]
     for figure in section.figures[:2]:
-        page = page_of(figure, styles)
+        page = page_of(figure, section.styles)
         labels = [text for axes in filter(None, (page.axes, page.strip)) for text in axes.texts if text.get_text()]
         assert not any("\u2026" in text.get_text() for text in labels)
         first = {text.get_text().split(" ")[0].rstrip(":,") for text in labels}
         assert {*at_end["encoding"], "hierarchical", "transformer-xl"} <= first
-        renderer = page.canvas.get_renderer()
+        renderer = page.figure.canvas.get_renderer()
         for text in labels:
             text.update_positions(renderer)
         boxes = [(text.get_text(), Text.get_window_extent(text, renderer)) for text in labels]

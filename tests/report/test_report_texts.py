@@ -46,7 +46,7 @@ def test_the_encoding_none_is_not_read_as_a_word(tmp_path: Path) -> None:
     with undrawn():
         (section,) = build_report(rows, positions, tmp_path).sections
     assert ', "none" has the lowest loss: ' in (tmp_path / "report.md").read_text(encoding="utf-8")
-    told = " ".join(picture.alt for picture in section.pictures)
+    told = " ".join(figure.alt for figure in section.figures)
     assert 'at once, "none" has the lowest perplexity' in told
     assert 'the window "none" needs' in told
     assert 'help "none"' in told

@@ -289,5 +289,6 @@ def test_one_model_under_many_encodings(tmp_path: Path, snapshot: Say, monkeypat
     details = {name: each.replace({"encoding": names}) for name, each in details.items()}
     report = build_report(rows, positions, tmp_path, details=details)
     (section,) = report.sections
-    said = {picture.path.name: f"{picture.alt}\n{picture.path.read_text()}" for picture in section.pictures}
+    drawings = zip(section.figures, section.pictures, strict=True)
+    said = {name: f"{figure.alt}\n{(tmp_path / name).read_text()}" for figure, name in drawings}
     snapshot(sections({"answer": section.answer.text, **said}), rounded=True)

@@ -105,7 +105,7 @@ def check_page(page: str, report: Report) -> None:
         token for top in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(page) for token in _all(top)
     ]
     assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} <= HARMLESS
-    pictures = [picture.path.name for section in report.sections for picture in section.pictures]
+    pictures = [name for section in report.sections for name in section.pictures]
     assert [token.attrs["src"] for token in tokens if token.type == "image"] == pictures
     heads = [token for token in tokens if token.type == "heading_open"]
     failed = sum(bool((section.summary["reason"] != "").any()) for section in report.sections)
@@ -181,4 +181,4 @@ def undrawn() -> AbstractContextManager[object]:
 
 def _not_drawn(section: Section, formats: object) -> dict[str, bytes]:
     """Empty files in the place of the pictures of a section."""
-    return {f"{figure.name}{section.slug}.png": b"" for figure in section.figures}
+    return dict.fromkeys(section.pictures, b"")
