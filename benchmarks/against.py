@@ -35,11 +35,12 @@ from poscli.bench.workloads import forward, untrained_model, work_of
 from poscli.cli.commands import command
 from poscli.cli.options import Device, Json, from_model
 from poscli.config.run import RunConfig
-from poscli.drawing.page import Bar, BarPage
+from poscli.drawing.page import Bar, BarPage, written
 from poscli.drawing.style import PALETTE
 from poscli.drawing.text import amount, number
 from poscli.system.console import note, out
 from poscli.system.errors import UsageError
+from poscli.system.files import write_atomic
 from poscli.system.progress import Meter
 
 FORWARD_BACKWARD = "forward+backward"  # workload: a training step without its optimizer
@@ -228,7 +229,7 @@ def draw_speed_beside_peer(against: pd.DataFrame, path: Path) -> None:
         "encoding."
     )
     page.write(f"Models of one shape in poscli and in {peer}", finding, f"poscli : {peer}", footnote)
-    page.save(path)
+    write_atomic(path, written(page.figure, "png"))
 
 
 def _bars(part: pd.DataFrame) -> Iterator[Bar]:

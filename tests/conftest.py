@@ -133,14 +133,13 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
     if getattr(getattr(request.node, "obj", None), "LOOKS_AT_PICTURES", False):
         yield
         return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
     from torture.reports import undrawn  # not at the top: `make mutants` changes poscli after this file was imported
 
-    from poscli.drawing.page import Page
-
     Image.new("RGB", (1, 1)).save(dot := io.BytesIO(), "png")
     with pytest.MonkeyPatch.context() as patch, undrawn():
-        patch.setattr(Page, "png", lambda _: dot.getvalue())
+        patch.setattr(FigureCanvasAgg, "print_png", lambda _, file: file.write(dot.getvalue()))
         yield
 
 

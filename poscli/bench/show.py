@@ -13,10 +13,11 @@ from rich.text import Text
 
 from poscli.bench.settings import AUTO, YARDSTICK
 from poscli.drawing.axes import LENGTH_AXIS, draw_line, length_axis, log_ticks, name_axes
-from poscli.drawing.page import Bar, BarPage, End, Page, failure_rows
+from poscli.drawing.page import Bar, BarPage, End, Page, failure_rows, written
 from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
 from poscli.drawing.text import amount, listed, low_to_high, number
 from poscli.evaluation.measure import PASS_TOKENS
+from poscli.system.files import write_atomic
 from poscli.system.text import counted
 
 LEGEND = (
@@ -173,7 +174,7 @@ def draw_training_cost(rows: pd.DataFrame, path: Path) -> None:
         f"the least turn to the most. {noise}"
     )
     page.write("What does a position encoding cost in training?", finding, "", footnote)
-    page.save(path)
+    write_atomic(path, written(page.figure, "png"))
 
 
 def draw_time_by_length(rows: pd.DataFrame, path: Path) -> None:
@@ -230,7 +231,7 @@ def _draw_by_length(
     together = f" Windows are read together, {PASS_TOKENS} tokens in all, or one by one where they are longer."
     band = " Band: all others, from the least to the most; its darker part: the lower half." if len(others) else ""
     page.write(title, finding, f"at {lengths[-1]} tokens", how_measured(rows) + together + band)
-    page.save(path)
+    write_atomic(path, written(page.figure, "png"))
 
 
 def _draw_band(page: Page, others: pd.DataFrame, text_of: Callable[[float], str]) -> End:

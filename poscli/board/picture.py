@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator
 from poscli.board.page import colour_of
 from poscli.board.standings import Row, Standings
 from poscli.board.tables import answers_of, name_on_board
-from poscli.drawing.page import DOTS_PER_INCH, clip
+from poscli.drawing.page import DOTS_PER_INCH, clip, written
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, PALETTE, QUIET
 from poscli.report.catalogue import TITLES
@@ -48,7 +48,7 @@ def ranks_png(table: Standings, families: Mapping[str, str]) -> bytes:
         for y, row in enumerate(part):
             _draw(axes, y, row, column * tall + y + 1, families[row.label])
     _name_families(sheet, [family for family in TITLES if family in {families[row.label] for row in rows}])
-    return sheet.png()
+    return written(sheet.figure, "png")
 
 
 def _rank_axis(axes: Axes, tall: int, count: int) -> None:

@@ -10,12 +10,12 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -27,7 +27,6 @@ from scipy.optimize import isotonic_regression
 from poscli.drawing.axes import AXIS_NAME_POINTS, fixed_ticks
 from poscli.drawing.style import FAINT, INK, QUIET, Style, Styles
 from poscli.drawing.text import drawable, listed
-from poscli.system.files import write_atomic
 
 WIDTH, MIN_HEIGHT = 8.0, 5.0  # inches
 LEFT, TOP, BOTTOM = 0.78, 0.96, 1.02  # inches, margins around the axes
@@ -44,6 +43,12 @@ TICKS = (
 )
 ROUND_TICKS = (2, 5, 10, 0.5)
 TICK_GAP = 0.4
+# Suffix of a file -> the canvas that prints it, and options without which equal figures were not equal bytes.
+PRINTED: dict[str, tuple[type[FigureCanvasBase], dict[str, Any]]] = {
+    "png": (FigureCanvasAgg, {}),
+    "svg": (FigureCanvasSVG, {"metadata": {"Date": None, "Creator": None}}),
+    "pdf": (FigureCanvasPdf, {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}}),
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Page:
         around = TOP + BOTTOM + strip
         self.height = max(MIN_HEIGHT + max(0.0, strip - STRIP_ROW), around + labels * self.gap + 0.1)
         self.figure = Figure(figsize=(WIDTH, self.height), dpi=DOTS_PER_INCH, facecolor="white")
-        self.canvas = FigureCanvasAgg(self.figure)
+        FigureCanvasAgg(self.figure)  # measures texts
         body = self.height - around
         self.axes = self.figure.add_axes(self._box(BOTTOM, body))
         self.strip: Axes | None = None
@@ -98,30 +103,6 @@ class Page:
 
     def _text(self, y: float, text: str, **look: object) -> None:
         self.figure.text(0.18 / WIDTH, y / self.height, drawable(text), ha="left", parse_math=False, **look)  # type: ignore[arg-type]
-
-    def png(self) -> bytes:
-        """The page as the content of a PNG file."""
-        self.canvas.print_png(buffer := io.BytesIO())
-        return buffer.getvalue()
-
-    def svg(self) -> bytes:
-        """The page as the content of an SVG file, the same bytes for the same page."""
-        content = svg_of(self.figure)
-        self.canvas = FigureCanvasAgg(self.figure)
-        return content
-
-    def pdf(self) -> bytes:
-        """The page as the content of a PDF file, the same bytes for the same page."""
-        buffer = io.BytesIO()
-        FigureCanvasPdf(self.figure).print_pdf(
-            buffer, metadata={"CreationDate": None, "Creator": None, "Producer": None}
-        )
-        self.canvas = FigureCanvasAgg(self.figure)
-        return buffer.getvalue()
-
-    def save(self, path: Path) -> None:
-        """Write the PNG atomically."""
-        write_atomic(Path(path), self.png())
 
     def label_ends(self, ends: Sequence[End], failures: Sequence[Failure] = ()) -> None:
         """Label every line at its end and every row of the strip; call this after the scales are set."""
@@ -148,7 +129,7 @@ class Page:
         widest = 0.0
         for text in texts:
             probe.set_text(text)
-            widest = max(widest, probe.get_window_extent(self.canvas.get_renderer()).width / DOTS_PER_INCH)
+            widest = max(widest, probe.get_window_extent().width / DOTS_PER_INCH)
         probe.remove()
         return widest
 
@@ -211,11 +192,13 @@ class Page:
             )
 
 
-def svg_of(figure: Figure) -> bytes:
-    """A figure as the content of an SVG file, the same bytes for the same figure. It has another canvas afterwards."""
+def written(figure: Figure, suffix: str) -> bytes:
+    """A figure as the content of a `png`, `svg` or `pdf` file, the same bytes for the same figure."""
+    canvas, options = PRINTED[suffix]
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "poscli"}):
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        getattr(canvas(figure), f"print_{suffix}")(buffer, **options)
+    FigureCanvasAgg(figure)  # as before: another canvas measures texts otherwise
     return buffer.getvalue()
 
 

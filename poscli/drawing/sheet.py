@@ -5,7 +5,6 @@ Lengths are in inches.
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from poscli.drawing.page import DOTS_PER_INCH, plain_frame, svg_of
+from poscli.drawing.page import DOTS_PER_INCH, plain_frame
 from poscli.drawing.style import INK, QUIET
 from poscli.drawing.text import drawable
 
@@ -112,17 +111,6 @@ class Sheet:
             0.5, 0.5, folded, transform=axes.transAxes, ha="center", va="center", fontsize=8, color=QUIET,
             parse_math=False,
         )  # fmt: skip
-
-    def png(self) -> bytes:
-        """The content of a PNG file."""
-        self.figure.canvas.print_png(buffer := io.BytesIO())  # type: ignore[attr-defined]
-        return buffer.getvalue()
-
-    def svg(self) -> bytes:
-        """The content of an SVG file, the same bytes for the same figure."""
-        content = svg_of(self.figure)
-        FigureCanvasAgg(self.figure)
-        return content
 
     def _text(self, x: float, top: float, text: str, **look: object) -> Text:
         """Write a text whose upper left corner is at these distances from that of the sheet."""

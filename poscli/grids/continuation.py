@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from poscli.cli.commands.generate import Sampling, refuse_long_input, speed
-from poscli.drawing.page import DOTS_PER_INCH, clip
+from poscli.drawing.page import DOTS_PER_INCH, clip, written
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.drawing.text import drawable
 from poscli.equation import Unsupported
@@ -189,7 +187,6 @@ def side_by_side(images: Sequence[NDArray[np.uint8]], names: Sequence[str], belo
     width, height = columns * cell, rows * cell
     size = (2 * LEFT + len(images) * width + (len(images) - 1) * GAP, TOP + height + BOTTOM)
     figure = Figure(figsize=(size[0] / DOTS_PER_INCH, size[1] / DOTS_PER_INCH), dpi=DOTS_PER_INCH, facecolor="white")
-    canvas = FigureCanvasAgg(figure)
     for n, (image, name) in enumerate(zip(images, names, strict=True)):
         left = LEFT + n * (width + GAP)
         axes = figure.add_axes((left / size[0], BOTTOM / size[1], width / size[0], height / size[1]))
@@ -200,5 +197,4 @@ def side_by_side(images: Sequence[NDArray[np.uint8]], names: Sequence[str], belo
         axes.set_title(clip(name), loc="left", fontsize=9, color=INK, parse_math=False)
     look = {"fontsize": 7.5, "color": QUIET, "va": "top", "linespacing": 1.4, "parse_math": False}
     figure.text(LEFT / size[0], (BOTTOM - 18) / size[1], drawable(below), **look)  # type: ignore[arg-type]
-    canvas.print_png(buffer := io.BytesIO())
-    return buffer.getvalue()
+    return written(figure, "png")

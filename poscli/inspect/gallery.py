@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.config.run import slug
-from poscli.drawing.page import clip
+from poscli.drawing.page import clip, written
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, QUIET
 from poscli.drawing.text import drawable
@@ -108,9 +108,9 @@ def draw_gallery(settings: InspectSettings, folder: Path) -> Gallery:
     order = {family: place for place, family in enumerate(FAMILIES)}
     entries.sort(key=lambda entry: (order.get(entry.family, len(order)), entry.name))
     sheet = draw_contact_sheet(entries)
-    for suffix, content in ((".png", sheet.png()), (".svg", sheet.svg())):
-        write_atomic(folder / f"{CONTACT}{suffix}", content)
-        files.append(folder / f"{CONTACT}{suffix}")
+    for suffix in ("png", "svg"):
+        files.append(folder / f"{CONTACT}.{suffix}")
+        write_atomic(files[-1], written(sheet.figure, suffix))
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.heading, []).append(entry)

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from poscli.config.resolve import model_config
 from poscli.config.run import ModelConfig, slug
+from poscli.drawing.page import written
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.text import listed
 from poscli.equation.encoding import formula
@@ -159,7 +160,7 @@ def write_sheets(inspected: Sequence[Inspected], folder: Path) -> list[Path]:
 def write_sheet(inspected: Sequence[Inspected], folder: Path, png: str = PNG, svg: str = SVG) -> list[Path]:
     """Draw all views on one sheet, as PNG and as SVG; returns the files."""
     sheet = draw_sheet(inspected)
-    contents = {folder / png: sheet.png(), folder / svg: sheet.svg()}
+    contents = {folder / png: written(sheet.figure, "png"), folder / svg: written(sheet.figure, "svg")}
     for path, content in contents.items():
         write_atomic(path, content)
     return list(contents)

@@ -81,13 +81,14 @@ def build_report(
 
 def draw_pictures(section: Section, formats: Sequence[str]) -> dict[str, bytes]:
     """The pictures of a section in common styles, as PNG and in further formats, by the names of their files."""
-    from poscli.report.figures import page_of  # matplotlib takes a second to import
+    from poscli.drawing.page import written  # matplotlib takes a second to import
+    from poscli.report.figures import page_of
 
     pictures = {}
     for figure, name in zip(section.figures, section.pictures, strict=True):
         page = page_of(figure, section.styles)
         for suffix in dict.fromkeys(("png", *formats)):
-            pictures[f"{name.removesuffix('png')}{suffix}"] = getattr(page, suffix)()
+            pictures[f"{name.removesuffix('png')}{suffix}"] = written(page.figure, suffix)
     return pictures
 
 

@@ -16,6 +16,7 @@ import torch
 from against import Against, draw_comparisons
 from against import show as show_comparisons
 from drawn import drawn
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from measured import number
 from peers import find_peer
 from pydantic import ValidationError
@@ -31,7 +32,6 @@ from poscli.bench.tables import COLUMNS, KEYS
 from poscli.bench.timing import SIZES, Conditions, Timing, TurnPace, ratio, time_in_turns
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
-from poscli.drawing.page import Page
 
 LOOKS_AT_PICTURES = True
 WHERE = {
@@ -60,7 +60,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "time_in_turns", timed)
     monkeypatch.setattr(Conditions, "where", WHERE)
     monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 2.0**40)
-    monkeypatch.setattr(Page, "png", lambda page: drawn(page.figure).encode())
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", lambda canvas, file: file.write(drawn(canvas.figure).encode()))
 
 
 def compact(table: pd.DataFrame) -> Iterator[str]:

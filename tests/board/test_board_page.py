@@ -27,6 +27,7 @@ from poscli.board.standings import UNKNOWN, Row, TaskResult, standings_of
 from poscli.board.tables import PLACES, board_columns, csv_of
 from poscli.report.summary import as_json
 
+LOOKS_AT_PICTURES = True
 HOSTILE = "</script><img src=x>"
 # Bits per byte at L and at 16 L; the last one is undertrained.
 LOSSES = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 
 from poscli.drawing import axes as on_axes
 from poscli.drawing import text
-from poscli.drawing.page import Bar, BarPage, End, Page, clip, clip_name, failure_rows
+from poscli.drawing.page import Bar, BarPage, End, Page, clip, clip_name, failure_rows, written
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, PALETTE, styles_for
 from poscli.drawing.text import drawable
@@ -71,17 +70,15 @@ def test_pages_around_zero(snapshot: Callable[..., None]) -> None:
     snapshot("\n".join(parts), rounded=True)
 
 
-def test_files_of_pages_and_sheets(
-    tmp_path: Path, snapshot: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_pages_and_sheets(snapshot: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written with each kind of file: no dates, one salt, and PNG again after SVG and PDF."""
     pictures_as_text(monkeypatch)
     page = Page(1)
-    page.save(tmp_path / "page.png")
     sheet = Sheet(1, 1, Contents("t", [], [], [], "f"))
-    files = [page.svg(), page.pdf(), page.png(), (tmp_path / "page.png").read_bytes(), sheet.svg(), sheet.png()]
+    kinds_of = {page.figure: ("svg", "pdf", "png"), sheet.figure: ("svg", "png")}
+    files = [written(figure, suffix) for figure, suffixes in kinds_of.items() for suffix in suffixes]
     kinds = "".join(f"{file.decode().splitlines()[0]}\n" for file in files)
-    snapshot(f"{kinds}{type(page.canvas).__name__} {type(sheet.figure.canvas).__name__}\n")
+    snapshot(f"{kinds}{type(page.figure.canvas).__name__} {type(sheet.figure.canvas).__name__}\n")
 
 
 def test_bars(snapshot: Callable[..., None]) -> None:

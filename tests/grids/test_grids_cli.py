@@ -16,6 +16,8 @@ from poscli.grids.continuation import ImageChoice, continue_image
 from poscli.grids.tasks import Grid
 from poscli.runs.results import evaluation_tables, open_evaluated
 
+LOOKS_AT_PICTURES = True
+
 LENGTH = 64  # a grid of 8 x 8
 GRID = ("--task", "grid", "--preset", "nano", "--length", LENGTH, "--batch", 4)
 

@@ -18,6 +18,7 @@ from poscli.inspect.session import trained_group
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.terms import four_terms
 
+LOOKS_AT_PICTURES = True
 SMALL = ("--preset", "nano", "--length", 32, "--max-len", 128, "--no-properties")
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -38,10 +39,14 @@ def test_any_number_of_encodings_is_drawn_six_to_a_sheet(here: Path) -> None:
 
     def draw(inspected):
         drawn.append([each.subject.title for each in inspected])
-        return mock.Mock(png=lambda: bytes([len(drawn)]), svg=lambda: b"")
+        return mock.Mock(figure=len(drawn))
 
     small = ("--preset", "nano", "--length", 16, "--max-len", 16, "--no-properties")
-    with mock.patch("poscli.inspect.session.draw_sheet", draw):
+
+    def write(figure, suffix):
+        return bytes([figure]) if suffix == "png" else b""
+
+    with mock.patch.multiple("poscli.inspect.session", draw_sheet=draw, written=write):
         found = document("inspect", *specs, *small, "--to", "here")
     assert found["files"] == [f"here/sheet-{n}.{suffix}" for n in (1, 2) for suffix in ("png", "svg")]
     assert drawn == [list(specs[:6]), ["none|alibi on layer 1", "none|alibi on layer 2"]]

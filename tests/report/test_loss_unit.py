@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from fake_pages import against, fake_runs, fake_tables
 from fake_results import BEHAVIOUR
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from rich.console import Console
 from toys import first
 
-from poscli.drawing.page import Page
 from poscli.report import Report, build_report, terminal
 from poscli.report.advice import Advice, answer, notes
 from poscli.report.origin import bits_per
@@ -58,11 +58,11 @@ def test_a_report_says_byte_of_text_and_cell_of_images(
 ) -> None:
     drawn: list[str] = []
 
-    def look(page: Page) -> bytes:
-        drawn.append(" ".join(text.get_text() for text in page.figure.findobj(Text)))
+    def look(figure: Figure, _: str) -> bytes:
+        drawn.append(" ".join(text.get_text() for text in figure.findobj(Text)))
         return b""
 
-    monkeypatch.setattr(Page, "png", look)
+    monkeypatch.setattr("poscli.drawing.page.written", look)
     rows, positions, details = tables(corpus)
     report = build_report(rows, positions, tmp_path, details=details, runs=fake_runs(rows), baseline="rope")
     told = texts_of(report, tmp_path, rows)

@@ -9,7 +9,7 @@ from fake_results import BEHAVIOUR, results
 from torture.reports import check_page, torture, undrawn
 from toys import first
 
-from poscli.drawing.page import Page
+from poscli.drawing.page import Page, written
 from poscli.drawing.text import drawable
 from poscli.report import About, build_report
 from poscli.report.documents import escape
@@ -34,7 +34,7 @@ def test_addresses_and_mathematics_are_plain_text() -> None:
 def test_pictures_draw_dollars_as_they_are_and_escape_what_the_font_lacks() -> None:
     page = Page(labels=1)
     page.write("$\\frac{1}{0}$ \U0001f9f5 中", "$^{$", "$_$", "$\\undefined$")
-    page.png()
+    written(page.figure, "png")
     texts = [text.get_text() for text in page.figure.texts]
     assert texts[0] == "$\\frac{1}{0}$ \\U0001f9f5 \\u4e2d"
     assert not any(text.get_parse_math() for text in page.figure.texts)

@@ -26,7 +26,6 @@ from rich.console import Console
 from torture.reports import undrawn
 
 from poscli.config.run import CheckpointConfig
-from poscli.drawing.page import Page
 from poscli.report import About, Report, build_report, terminal
 from poscli.report.collect import Trained
 
@@ -219,7 +218,7 @@ def built(folder: Path, kind: str) -> Report:
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_report(kind: str, tmp_path: Path, snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Page, "png", lambda page: drawn(page.figure).encode())
+    monkeypatch.setattr("poscli.drawing.page.written", lambda figure, _: drawn(figure).encode())
     report = built(tmp_path, kind)
     console = Console(width=160, file=io.StringIO(), no_color=True)
     terminal.print_report(report, console)

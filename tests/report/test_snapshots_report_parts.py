@@ -17,7 +17,6 @@ from lines import bare_table, outcome, outline, printed, sections
 from torture.reports import undrawn
 
 from poscli.config.run import RunConfig
-from poscli.drawing.page import Page
 from poscli.report import About, build_report, terminal
 from poscli.report.build import for_spreadsheets
 from poscli.report.caveats import caveats
@@ -282,7 +281,7 @@ def test_what_figures_show_of_uneven_results(tmp_path: Path, snapshot: Say) -> N
 
 def test_one_model_under_many_encodings(tmp_path: Path, snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures name the model once; its training is told apart from its evaluations."""
-    monkeypatch.setattr(Page, "png", lambda page: drawn(page.figure).encode())
+    monkeypatch.setattr("poscli.drawing.page.written", lambda figure, _: drawn(figure).encode())
     rows, positions, details = fake_tables({name: BEHAVIOUR[name] for name in ("alibi", "none", "rope")}, (256, 1024))
     names = {"alibi": "rope as alibi", "none": "rope as none", "rope": "rope"}
     rows, positions = (each.replace({"encoding": names}) for each in (rows, positions))

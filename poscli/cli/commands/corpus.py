@@ -133,6 +133,7 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 def _picture(document: Document) -> bytes:
     """A sheet with two panels, as PNG: bits per byte by window, and the distance profile."""
     from poscli.drawing.axes import length_axis, log_ticks, mark_length, name_axes
+    from poscli.drawing.page import written
     from poscli.drawing.sheet import Contents, Sheet
     from poscli.drawing.style import PALETTE
 
@@ -156,4 +157,4 @@ def _picture(document: Document) -> bytes:
         mark_length(axes, length, length)
     else:
         sheet.say(axes, "No token could be copied.")
-    return sheet.png()
+    return written(sheet.figure, "png")
