@@ -229,7 +229,6 @@ class Section:
 
     title: str
     slug: str  # suffix of the names of its pictures; empty where there is one section
-    corpus: str
     train_length: int
     lengths: tuple[int, ...]
     seeds: tuple[int, ...]

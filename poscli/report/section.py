@@ -126,7 +126,6 @@ def section_of(
     return Section(
         title=group.title,
         slug=group.slug,
-        corpus=", ".join(sorted(set(rows["corpus"]))),
         train_length=train_length,
         lengths=order.lengths,
         seeds=order.seeds,

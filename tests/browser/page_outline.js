@@ -135,9 +135,9 @@ window.callAll = (scripts, names, numbers) => {
   const page = new Function(`${scripts}; return {${names}};`)();
   const told = [];
   const tell = (name, ...given) => told.push(`${name}(${given.map((each) => JSON.stringify(each)).join(", ")}): ${JSON.stringify(page[name](...given))}`);
-  for (const name of ["plain", "bits", "signed", "tickText", "signedTick", "times", "seconds", "multiple", "counted"])
+  for (const name of ["bits", "signed", "tickText", "signedTick", "times", "seconds", "multiple", "counted"])
     told.push(`${name}: ${numbers.map((value) => page[name](value)).join(" | ")}`);
-  for (const name of ["plain", "bits", "signed", "times", "seconds"]) tell(name, null);
+  for (const name of ["bits", "signed", "times", "seconds"]) tell(name, null);
   for (const value of [119.9, 120, 599, 600, 7199, 7200]) told.push(`seconds ${value}: ${page.seconds(value)}, ${page.seconds(value, 1)}`);
   for (const names of [[], ["a"], ["a", "none"], ["a", "b", "c", "d", "e"], ["a", "b", "c", "d", "e", "f"]]) tell("listed", names);
   tell("listed", ["a", "b", "c"], 2);

@@ -296,7 +296,7 @@ def test_copying_commands(browser: Browser, page_of: Callable[[str], Path], snap
 
 
 FUNCTIONS = (
-    "listed, plain, bits, signed, tickText, signedTick, tickNames, times, seconds, multiple, capital, counted, named, "
+    "listed, bits, signed, tickText, signedTick, tickNames, times, seconds, multiple, capital, counted, named, "
     "scale, niceStep, thinned, pathOf, bandOf, spread, clipped, student, wordOf, interval, spoken, withWhy, statusName"
 )
 NUMBERS = (

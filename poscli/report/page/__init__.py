@@ -15,9 +15,8 @@ import base64
 import hashlib
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -33,6 +32,7 @@ from poscli.report.catalogue import TITLES
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Accuracies, BinData, Report, Section
 from poscli.report.pooling import ratio_name
+from poscli.report.summary import as_json
 from poscli.report.verdicts import SOLVED_SHARE
 from poscli.report.why import MEANT
 from poscli.statistics import FEWEST_SEEDS, UPPER
@@ -180,7 +180,6 @@ def page_section(section: Section) -> dict[str, Any]:
     families = {each.family for each in section.encodings}
     return {
         "title": section.title,
-        "corpus": section.corpus,
         "trainLength": section.train_length,
         "lengths": section.lengths,
         "ratios": [ratio_name(length / section.train_length) for length in section.lengths],
@@ -206,42 +205,16 @@ def page_section(section: Section) -> dict[str, Any]:
         "changes": MEANT if section.harms else (),
         "facts": section.made,
         "notes": section.notes,
-        "seeds": section.seeds,
         "items": section.items,
         "fewSeeds": section.few_seeds,
         "student": _plain(stdtrit(np.arange(1, max(2, len(section.seeds))), UPPER).tolist()),
-        "answers": [
-            {"sentence": each.answer.sentence, "facts": each.answer.facts, "best": each.answer.best}
-            for each in section.protocols
-        ],
+        "answers": [{"sentence": each.answer.sentence, "facts": each.answer.facts} for each in section.protocols],
     }
 
 
-def short(value: float) -> float | None:
-    """A number for JSON: five decimals, None for NaN and infinity.
-
-    >>> short(2.1234567), short(float("nan")), short(3.0)
-    (2.12346, None, 3)
-    """
-    value = float(value)
-    if not math.isfinite(value):
-        return None
-    rounded = round(value, DIGITS)
-    return int(rounded) if rounded == int(rounded) else rounded
-
-
 def _plain(value: Any) -> Any:
-    """A value for JSON: numbers shortened, and objects as dictionaries with the names that scripts use."""
-    if isinstance(value, float):
-        return short(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    names = {each.name: re.sub("_(.)", lambda letter: letter[1].upper(), each.name) for each in fields(value)}
-    return {key: _plain(getattr(value, name)) for name, key in names.items()}
+    """A value for JSON, its numbers shortened."""
+    return as_json(value, DIGITS)
 
 
 def _bins(bins: Sequence[BinData]) -> list[dict[str, Any]]:
@@ -292,7 +265,7 @@ def _accuracies(accuracies: Accuracies) -> dict[str, Any]:
         }
     return {
         "solved": SOLVED_SHARE,
-        "chance": short(accuracies.chance),
+        "chance": _plain(accuracies.chance),
         "pairs": _packed(accuracies.pairs),
         "place": place,
         "points": [

@@ -217,7 +217,7 @@ function tablePart() {
   const own = (n) => encodings()[n];
   const shown = quality();
   const acts = { head: "How it acts", key: (n) => own(n).acts, cell: (n) => make("td", { class: "acts" }, make("span", {}, own(n).acts), ...own(n).parts.map(([name, formula]) => make("span", { class: "formula" }, own(n).parts.length > 1 ? `${name}: ${formula}` : formula))) };
-  const verdict = { head: "Extrapolates?", note: `the verdict at ${end}`, key: (n) => own(n).verdict, cell: (n) => make("td", { class: own(n).canWin ? "" : "failed", title: own(n).reason || own(n).meaning }, make("span", { class: own(n).canWin ? "" : "why" }, statusName(own(n).verdict))) };
+  const verdict = { head: "Extrapolates?", note: `the verdict at ${end}`, key: (n) => own(n).verdict, cell: (n) => make("td", { class: own(n).can_win ? "" : "failed", title: own(n).reason || own(n).meaning }, make("span", { class: own(n).can_win ? "" : "why" }, statusName(own(n).verdict))) };
   const extra = (n) => parametersOf(n);
   const numbers = [
     { head: "Rank", key: (n) => (ranking().indexOf(n) < 0 ? null : ranking().indexOf(n)), cell: rankCell },

@@ -43,14 +43,6 @@ function listed(names, most = 5) {
   return shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} and ${shown[shown.length - 1]}`;
 }
 
-/** A positive number with three digits. */
-function plain(value) {
-  if (value === null) return "";
-  const size = Math.abs(value);
-  const text = size >= 1e5 ? value.toExponential(1) : size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
-  return text.replace("-", MINUS);
-}
-
 /** A loss in bits, with three decimals. */
 const bits = (value) => (value === null ? "" : value.toFixed(3).replace("-", MINUS));
 

@@ -35,7 +35,7 @@ function frontOf(found) {
 
 /** Whether an encoding can be the best: it did not fail, and, of a task with right answers, it beats a guess. */
 function canWin(n) {
-  if (!encodings()[n].canWin || !section().answered) return encodings()[n].canWin;
+  if (!encodings()[n].can_win || !section().answered) return encodings()[n].can_win;
   const end = absoluteAt(n, last(), state.protocol, "accuracy");
   return !end.missing && (end.low ?? end.v) > (section().answered.chance ?? 0);
 }

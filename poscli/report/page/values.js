@@ -132,7 +132,7 @@ function parametersOf(n) {
  * than which it is better only if the base is proven harmful there. */
 function safeOf(n) {
   const own = encodings()[n];
-  if (own.safe === null) return { missing: own.seeds < DATA.fewestSeeds ? "too few seeds" : own.canWin ? "no gain measured" : statusName(own.verdict) };
+  if (own.safe === null) return { missing: own.seeds < DATA.fewestSeeds ? "too few seeds" : own.can_win ? "no gain measured" : statusName(own.verdict) };
   if (!rebased()) return { v: own.safe, exact: true, said: own.safety };
   const base = encodings()[state.base];
   if (base.safe === null) return { missing: "the base has none" };
@@ -146,12 +146,12 @@ function safeOf(n) {
 function effectiveOf(n) {
   const own = encodings()[n];
   if (own.effective === null) return { missing: "not measured" };
-  if (!own.effective) return { missing: "solved at no length", reason: own.effectiveHigh ? `perhaps up to ${multiple(own.effectiveHigh)}` : "" };
-  if (!rebased()) return withWhy([own.effective, own.effectiveLow, own.effectiveHigh], few());
+  if (!own.effective) return { missing: "solved at no length", reason: own.effective_high ? `perhaps up to ${multiple(own.effective_high)}` : "" };
+  if (!rebased()) return withWhy([own.effective, own.effective_low, own.effective_high], few());
   const base = encodings()[state.base];
   if (!base.effective) return { missing: base.effective === null ? "the base has none" : "the base solves none" };
-  const known = own.effectiveLow !== null && base.effectiveLow !== null;
-  const apart = known && own.effectiveLow > base.effectiveHigh ? "better" : known && own.effectiveHigh < base.effectiveLow ? "worse" : "within noise";
+  const known = own.effective_low !== null && base.effective_low !== null;
+  const apart = known && own.effective_low > base.effective_high ? "better" : known && own.effective_high < base.effective_low ? "worse" : "within noise";
   return { v: own.effective / base.effective, exact: true, word: n === state.base ? "the base" : known ? apart : "not compared" };
 }
 
@@ -167,6 +167,6 @@ const quality = () => QUALITY[section().answered ? "accuracy" : "loss"];
 function ranking(protocol = state.protocol) {
   const { name, sign } = quality();
   const end = (n) => absoluteAt(n, last(), protocol, name);
-  const ranked = everyEncoding().filter((n) => encodings()[n].canWin && !end(n).missing);
+  const ranked = everyEncoding().filter((n) => encodings()[n].can_win && !end(n).missing);
   return ranked.sort((a, b) => sign * (end(a).v - end(b).v) || a - b);
 }
