@@ -15,8 +15,7 @@ function familyCharts(id, title, caption, chart) {
   };
   const heading = all.length <= 10 ? "All encodings" : "The best, the worst, and the rest in grey";
   const figures = [figure(heading, strong, innerWidth > 860 ? 462 : 290, true), ...families.map((family) => figure(family.title.split(":")[0], family.members, Math.max(222, 62 + 12 * family.members.length), false))];
-  const part = make("section", { id }, make("h2", {}, title), make("p", { class: "caption" }, caption), make("div", { class: "multiples" }, ...figures));
-  return { title, part, finish: () => boxes.forEach((finish) => finish()) };
+  return partOf(id, title, caption, [make("div", { class: "multiples" }, ...figures)], () => boxes.forEach((finish) => finish()));
 }
 
 const lengthAxis = () => ({ values: section().lengths, names: section().ratios, train: section().trainLength, label: "window, multiples of the training length L" });
@@ -148,7 +147,7 @@ function heatPart() {
   const tables = section().answered ? [accuracyTable(), ...taskTables()] : [lossTable(), ...gain, ...taskTables()];
   const plain = section().answered ? "the darker, the more answers are right" : "the darker, the further from the best at this length; gains in blue, harm in orange";
   const caption = `Shade: ${rebased() ? "blue is better, orange worse" : plain}. Hatched: refused, out of memory or diverged.`;
-  return { title: "By length, in numbers", part: make("section", { id: "heat" }, make("h2", {}, "By length, in numbers"), make("p", { class: "caption" }, caption), make("div", { class: "heats" }, ...tables)), finish: () => {} };
+  return partOf("heat", "By length, in numbers", caption, [make("div", { class: "heats" }, ...tables)]);
 }
 
 /** A length with a bar as long as its octaves. */
@@ -178,7 +177,8 @@ function usePart() {
   ]);
   const legend = make("ul", { class: "caption" }, ...use.legend.map((line) => make("li", {}, line)));
   const plainly = rebased() ? " These numbers are relative to no encoding." : "";
-  return { title: use.title, part: make("section", { id: "use" }, make("h2", {}, use.title), make("p", { class: "caption" }, use.answer + plainly), table("use", "Gain, the share of the ceiling that it is, and the price of training short", [nameColumn(), ...columns], 1, true), legend), finish: () => {} };
+  const numbers = table("use", "Gain, the share of the ceiling that it is, and the price of training short", [nameColumn(), ...columns], 1, true);
+  return partOf("use", use.title, use.answer + plainly, [numbers, legend]);
 }
 
 function attributionPart() {
@@ -191,7 +191,8 @@ function attributionPart() {
   } }));
   const caption = `Harm${against()}, bits per token above the loss with the last L tokens alone: of the whole window, and of one change of these tokens at a time. Intervals over seeds.`;
   const legend = make("ul", { class: "caption" }, ...section().changes.map((line) => make("li", {}, line)));
-  return { title: "Why do they break?", part: make("section", { id: "why" }, make("h2", {}, "Why do they break?"), make("p", { class: "caption" }, caption), table("why", "Harm of a long window, and of one change at a time", [nameColumn(), ...columns], 1), legend), finish: () => {} };
+  const numbers = table("why", "Harm of a long window, and of one change at a time", [nameColumn(), ...columns], 1);
+  return partOf("why", "Why do they break?", caption, [numbers, legend]);
 }
 
 function protocolPart() {
@@ -199,7 +200,8 @@ function protocolPart() {
   const box = make("div", { class: "chart" });
   const caption = "Rank by loss at the longest length, best at the top. In colour: encodings that change their place when the protocol does.";
   const said = section().protocols.filter((each) => each.explained).map((each) => make("div", {}, make("dt", {}, each.name), make("dd", {}, each.explained.replace(`${each.name}: `, ""))));
-  return { title: "Does the protocol change the ranking?", part: make("section", { id: "protocols" }, make("h2", {}, "Does the protocol change the ranking?"), make("p", { class: "caption" }, caption), make("div", { class: "beside" }, make("figure", {}, box), make("dl", { class: "made" }, ...said))), finish: () => rankChart(box) };
+  const beside = make("div", { class: "beside" }, make("figure", {}, box), make("dl", { class: "made" }, ...said));
+  return partOf("protocols", "Does the protocol change the ranking?", caption, [beside], () => rankChart(box));
 }
 
 /** The rank of an encoding, with the places that it has won or lost against the main protocol. */
@@ -231,7 +233,8 @@ function tablePart() {
   ];
   const measured = section().answered ? "Accuracy: share of the answers" : `Loss and gain in ${section().bits}`;
   const caption = `${measured}${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.${section().timing && ` ${section().timing}`}`;
-  return { title: "All encodings compared", part: make("section", { id: "table" }, make("h2", {}, "All encodings compared"), make("p", { class: "caption" }, caption), table("all", "All encodings compared", numbers, 0)), finish: () => {} };
+  const title = "All encodings compared";
+  return partOf("table", title, caption, [table("all", title, numbers, 0)]);
 }
 
 function parameterCell(n) {

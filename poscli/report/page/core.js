@@ -139,6 +139,12 @@ function spoken(value, write) {
 
 const definitions = (facts) => facts.map(([question, text]) => make("div", {}, make("dt", {}, question), make("dd", {}, text)));
 
+/** A part of the page: its heading, a caption, and what follows. `finish` draws what needs the part to be on the page. */
+function partOf(id, title, caption, children, finish) {
+  const part = make("section", { id }, make("h2", {}, title), make("p", { class: "caption" }, caption), ...children);
+  return { title, part, finish };
+}
+
 /** Light up an encoding wherever it is shown, or none for null, and fill the card of it: what it is, and facts. */
 function lightUp(n, acts, facts, ...between) {
   for (const line of document.querySelectorAll("tr[data-enc]")) line.classList.toggle("on", Number(line.dataset.enc) === n);

@@ -7,7 +7,7 @@ function show() {
   paretoChart();
   const parts = (section().answered ? PARTS_OF_TASK : PARTS).map((part) => part()).filter((part) => part !== null);
   byId("body").replaceChildren(...parts.map((part) => part.part));
-  for (const part of parts) part.finish();
+  for (const part of parts) part.finish?.();
   const links = [...parts.map((part) => [part.part.id, part.title]), ["made", "How this was made"]];
   byId("nav").replaceChildren(...links.map(([id, title]) => make("a", { href: `#${id}` }, title)));
   light();
