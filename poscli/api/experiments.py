@@ -69,7 +69,7 @@ class Measured:
     def summary(self) -> pd.DataFrame:
         """One row per encoding: perplexities at every length, the context gain at the longest, and the verdict."""
         groups = split(self.rows, frame([], POSITION_COLUMNS))
-        return join([summarize(group.rows, mix=True) for group in groups])
+        return join([summarize(group) for group in groups])
 
     @cached_property
     def by_length(self) -> pd.DataFrame:
@@ -255,7 +255,7 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     refuse_several_tokenizers(tables.rows, mix=mix)
     trained = trained_runs(Path(out) / "runs")
     groups = split(tables.rows, tables.positions, tables.details, mix=mix, runs=trained)
-    summaries = [summarize(group.rows, mix=True, found=group.behind) for group in groups]
+    summaries = [summarize(group) for group in groups]
     return join([without_perplexities(each) for each in summaries])
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from poscli.drawing.text import listed, named
 from poscli.report.collect import Trained
 from poscli.report.data import Analysis
-from poscli.report.pooling import ACCURACY_ENDS, ratio_name
+from poscli.report.pooling import ratio_name
 from poscli.report.reach import effective_text
 from poscli.report.table import Column, words
 from poscli.report.verdicts import SOLVED_SHARE, SOLVED_TEXT
@@ -45,13 +45,6 @@ def by_length(answers: pd.DataFrame) -> pd.DataFrame:
     """
     points = _points(answers, ["encoding", "length"])
     return points.assign(ratio=points["length"] / answers["train_length"].iloc[0])
-
-
-def with_ends(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
-    """Rows of eval.csv with the ends of the interval of their accuracy, from `points` of `by_length`, if known."""
-    ends = points.set_index(["encoding", "length"])[["low", "high"]]
-    at = pd.MultiIndex.from_frame(rows[["encoding", "length"]])
-    return rows.assign(**dict(zip(ACCURACY_ENDS, ends.reindex(at).to_numpy().T, strict=True)))
 
 
 def by_place(answers: pd.DataFrame) -> pd.DataFrame:

@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 
 from poscli.drawing.text import amount, listed
-from poscli.report.accuracy import by_length, by_place, with_ends
+from poscli.report.accuracy import by_length, by_place
 from poscli.report.collect import Trained
 from poscli.report.gate import Behind, behind
 from poscli.report.origin import corpus_names, trained_on
-from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
+from poscli.report.pooling import Ends, intervals_of, is_per_byte, per_byte, positions_per_byte, tokenizer_spec
 from poscli.report.recall import recall_points
 from poscli.runs.run import AS
 from poscli.specs import with_layouts
@@ -44,7 +44,6 @@ class Group:
     details: Details = field(default_factory=dict)
     units: LossTable | None = None  # the table of units among the details, if it is there
     notes: tuple[str, ...] = ()
-    by_length: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its answers; without rows if there are none
 
     @property
     def text(self) -> tuple[tuple[str, ...], str]:
@@ -55,6 +54,17 @@ class Group:
     def train_length(self) -> int:
         """L, which all of its models have in common."""
         return int(self.rows["train_length"].iloc[0])
+
+    @cached_property
+    def ends(self) -> Ends:
+        """The intervals over seeds and documents of its losses and gains, as far as units are known."""
+        return {} if self.units is None else intervals_of(self.rows, self.units)
+
+    @cached_property
+    def by_length(self) -> pd.DataFrame:
+        """The accuracy of its answers by length; without rows if it has none."""
+        answers = self.details.get("answers", ())
+        return by_length(answers) if len(answers) else pd.DataFrame(columns=["encoding", "ratio", "low", "high"])
 
     @cached_property
     def by_place(self) -> pd.DataFrame:
@@ -102,19 +112,14 @@ def split(
         labels, notes = name_runs(part, runs or {})
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
-        rows_of_group = per_byte(scored) if units is None else with_intervals(per_byte(scored), units)
-        points = by_length(tables["answers"]) if len(tables.get("answers", ())) else pd.DataFrame()
-        if len(points):
-            rows_of_group = with_ends(rows_of_group, points)
         group = Group(
             title=f"{corpus_names(part)}, trained{_on(part)} at L = {part['train_length'].iloc[0]}",
             slug=slug,
-            rows=rows_of_group,
+            rows=per_byte(scored),
             positions=positions_per_byte(of_runs(labels, positions), scored),
             details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(scored)},
             units=units,
             notes=tuple(notes),
-            by_length=points,
         )
         groups.append(group)
     return groups

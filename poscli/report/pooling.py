@@ -30,15 +30,13 @@ POINT = [
     "encoding", "length", "ratio", "seeds", "failed", "status", "reason", "parameters", "documents", "nll", "ppl",
     "ppl_low", "ppl_high", "bpb", "excess", "gain", "gain_low", "gain_high",
 ]  # fmt: skip
-# Ends of 95 % intervals over seeds and documents, in nats per token, which `with_intervals` adds to rows.
-SEED_COLUMNS = ("seeds_nll_low", "seeds_nll_high", "seeds_gain_low", "seeds_gain_high")
-# Ends of the 95 % interval of the accuracy of all seeds, which `accuracy.with_ends` adds to rows.
-ACCURACY_ENDS = ("accuracy_low", "accuracy_high")
+# (nll or gain, protocol, encoding, length) -> ends of its 95 % interval over seeds and documents, in nats per token
+Ends = Mapping[tuple[str, str, str, int], tuple[float, float]]
 TOKENS = "scored_tokens"  # column of rows of several tokenizers: what `tokens` was
 # In nats per token; `per_byte` converts them to nats per byte.
 NATS = (
     "nll", "nll_low", "nll_high", "gain", "gain_low", "gain_high", "unigram", "chance", "optimum", "blind",
-    "guess_gain_low", *SEED_COLUMNS,
+    "guess_gain_low",
 )  # fmt: skip
 
 
@@ -80,7 +78,7 @@ def gain_protocol(rows: pd.DataFrame, protocol: str) -> str:
 
 def task_measures(rows: pd.DataFrame) -> list[str]:
     """The numeric columns that a task added to the schema, such as `accuracy`, if any row has a number there."""
-    others = [name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS, *ACCURACY_ENDS, TOKENS)]
+    others = [name for name in rows.columns if name not in (*EVAL_COLUMNS, TOKENS)]
     added = rows[others].select_dtypes("number")
     return [str(name) for name in added.columns if added[name].notna().any()]
 
@@ -109,29 +107,33 @@ def ratio_name(ratio: float) -> str:
     return f"{ratio:g}x"
 
 
-def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL) -> pd.DataFrame:
+def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL, ends: Ends | None = None) -> pd.DataFrame:
     """One point per (encoding, length) of one protocol and variant, over its seeds, sorted by both.
 
     `status` is `ok` or the first failure among the seeds; `failed` counts failed seeds. Numbers come from the seeds
     that have one. `gain` and its interval are in bits per byte; of rows of several tokenizers, `ppl` and its interval
-    are, too. Measures of a task are averaged over seeds. Rows with SEED_COLUMNS have intervals over seeds; without
-    them, the intervals are over documents only. Rows with ACCURACY_ENDS keep them.
+    are, too. Measures of a task are averaged over seeds. The intervals of the model, but not of baselines, are those of
+    `ends` where these have them (`intervals_of`); all others are over documents only.
     """
-    measures = [*task_measures(rows), *(name for name in ACCURACY_ENDS if name in rows)]
-    rows = rows if SEED_COLUMNS[0] in rows else rows.assign(**dict.fromkeys(SEED_COLUMNS, math.nan))
+    measures, known = task_measures(rows), ends if ends and variant == FULL else {}
     chosen = rows[(rows["protocol"] == protocol) & (rows["variant"] == variant)]
     chosen = chosen.drop_duplicates(["run_id", "length"], keep="last").assign(sound=sound)
     columns = {str(name): chosen[name].to_numpy() for name in chosen.columns}  # a hundred times faster to cut
     groups = sorted(chosen.groupby(["encoding", "length"]).indices.items())
-    points = [_pooled({name: values[at] for name, values in columns.items()}, measures) for _, at in groups]
+    points = []
+    for (name, length), at in groups:
+        exact = {measure: known.get((measure, protocol, name, length)) for measure in ("nll", "gain")}
+        points.append(_pooled({column: values[at] for column, values in columns.items()}, measures, exact))
     table = pd.DataFrame(points, columns=[*POINT, *measures])
     if is_per_byte(rows):  # the score is then the loss in bits per byte, which its logarithm was
         table[["ppl", "ppl_low", "ppl_high"]] = np.log(table[["ppl", "ppl_low", "ppl_high"]].astype(float)) / LN2
     return table
 
 
-def _pooled(part: dict[str, np.ndarray], measures: list[str]) -> dict[str, Any]:
-    """The point of the rows of one encoding at one length, given by their columns."""
+def _pooled(
+    part: dict[str, np.ndarray], measures: list[str], exact: Mapping[str, tuple[float, float] | None]
+) -> dict[str, Any]:
+    """The point of the rows of one encoding at one length, given by their columns; `exact` are ends that are known."""
     good = {name: values[part["sound"]] for name, values in part.items()}
     runs, failed = len(part["sound"]), int((~part["sound"]).sum())
     point = {
@@ -152,7 +154,7 @@ def _pooled(part: dict[str, np.ndarray], measures: list[str]) -> dict[str, Any]:
     if failed == runs:
         return point
     nll = good["nll"]
-    low, high = _interval(good, "nll", np.ones(len(nll)))
+    low, high = _interval(good, "nll", np.ones(len(nll)), exact["nll"])
     point |= {
         "nll": nll.mean(),
         "ppl": perplexity(nll.mean()),
@@ -166,7 +168,7 @@ def _pooled(part: dict[str, np.ndarray], measures: list[str]) -> dict[str, Any]:
     if len(won["gain"]):
         bits = won["tokens"] / np.where(won["bytes"] > 0, won["bytes"], math.nan) / LN2
         point["gain"] = _mean(won["gain"] * bits)
-        point["gain_low"], point["gain_high"] = _interval(won, "gain", bits)
+        point["gain_low"], point["gain_high"] = _interval(won, "gain", bits, exact["gain"])
     return point | {name: _mean(good[name]) for name in measures}
 
 
@@ -176,15 +178,16 @@ def _mean(values: np.ndarray) -> float:
     return float(known.mean()) if len(known) else math.nan
 
 
-def _interval(good: dict[str, np.ndarray], column: str, scale: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a mean over seeds: that over seeds and documents if it is known, else that over documents.
+def _interval(
+    good: dict[str, np.ndarray], column: str, scale: np.ndarray, exact: tuple[float, float] | None
+) -> tuple[float, float]:
+    """The 95 % interval of a mean over seeds: the `exact` one if it is known, else that over documents.
 
     The interval over documents is that of the mean of the seeds, as if these seeds were all there are. It is as wide as
     that of one seed, because all seeds are scored on the same documents.
     """
-    low, high = good[f"seeds_{column}_low"] * scale, good[f"seeds_{column}_high"] * scale
-    if not np.isnan(low).all():
-        return _mean(low), _mean(high)
+    if exact is not None and not math.isnan(exact[0]):
+        return _mean(exact[0] * scale), _mean(exact[1] * scale)
     values, lows, highs = (good[name] * scale for name in (column, f"{column}_low", f"{column}_high"))
     return values.mean() - (values - lows).mean(), values.mean() + (highs - values).mean()
 
@@ -214,14 +217,18 @@ class Point:
 
 
 def points_of(
-    rows: pd.DataFrame, protocol: str, variant: str = FULL, exact: Mapping[tuple[str, int], np.ndarray] | None = None
+    rows: pd.DataFrame,
+    protocol: str,
+    variant: str = FULL,
+    exact: Mapping[tuple[str, int], np.ndarray] | None = None,
+    ends: Ends | None = None,
 ) -> tuple[Point, ...]:
     """The points of a protocol and variant, sorted by encoding and length.
 
     `exact` are the losses with intervals over seeds and documents, by encoding and length; without them, intervals are
-    those over documents from eval.csv.
+    those over documents from eval.csv. `ends` are as in `pool`.
     """
-    table, several_tokenizers = pool(rows, protocol, variant), is_per_byte(rows)
+    table, several_tokenizers = pool(rows, protocol, variant, ends), is_per_byte(rows)
     scored = rows[(rows["protocol"] == protocol) & (rows["variant"] == variant) & sound(rows) & (rows["bytes"] > 0)]
     sums = scored.groupby(["encoding", "length"])[["tokens", "bytes"]].sum()
     per_byte_of = {} if several_tokenizers else (sums["tokens"] / sums["bytes"]).to_dict()
@@ -231,9 +238,9 @@ def points_of(
         per_byte = float(per_byte_of.get(key, 1.0))
         low, high = (math.nan, math.nan) if exact is None else map(float, exact[key][1:])
         if math.isnan(low):
-            ends = (float(row["ppl_low"]), float(row["ppl_high"]))
-            known = (end if end and math.isfinite(end) else math.nan for end in ends)
-            bits = ends if several_tokenizers else (math.log2(end) * per_byte for end in known)
+            scores = (float(row["ppl_low"]), float(row["ppl_high"]))
+            known = (end if end and math.isfinite(end) else math.nan for end in scores)
+            bits = scores if several_tokenizers else (math.log2(end) * per_byte for end in known)
             low, high = bits
         bpb = float(row["bpb"])
         point = Point(
@@ -255,30 +262,29 @@ def points_of(
     return tuple(points)
 
 
-def with_intervals(rows: pd.DataFrame, units: LossTable) -> pd.DataFrame:
-    """Rows of eval.csv with SEED_COLUMNS: intervals over the seeds and documents of each encoding, in nats per token.
+def intervals_of(rows: pd.DataFrame, units: LossTable) -> Ends:
+    """The intervals over the seeds and documents of each encoding, in nats per token.
 
-    They stand on the rows of every encoding with FEWEST_SEEDS runs that have a loss, under every protocol; elsewhere
-    they are NaN. On rows of several tokenizers, which `per_byte` has converted, they are per byte and stand on all rows
-    that have a loss: the intervals of eval.csv are over tokens, and documents differ in how many bytes a token has.
+    Those are known of every encoding with FEWEST_SEEDS runs that have a loss, under every protocol; NaN where documents
+    are too few. Of rows of several tokenizers, which `per_byte` has converted, they are per byte, and known wherever
+    there is a loss: the intervals of eval.csv are over tokens, and documents differ in how many bytes a token has.
     """
-    by_bytes, groups, cases = is_per_byte(rows), [], dict[str, list[Case | None]](nll=[], gain=[])
+    by_bytes, keys, cases = is_per_byte(rows), [], dict[str, list[Case | None]](nll=[], gain=[])
     for protocol in rows["protocol"].unique():
-        for (_, length), group in of_model(rows, protocol).groupby(["encoding", "length"]):
+        for (name, length), group in of_model(rows, protocol).groupby(["encoding", "length"]):
             runs = list(group["run_id"].unique())
             if len(runs) < (1 if by_bytes else FEWEST_SEEDS):
                 continue
-            groups.append(group.index)
+            keys.append((protocol, str(name), int(length)))
             at = (runs, protocol, int(length), FULL)
             for column, losses in (("nll", units.losses(*at)), ("gain", units.gains(*at, PAIRED))):
                 counts = None if losses is None else losses.bytes if by_bytes else losses.tokens
                 cases[column].append(None if losses is None or counts is None else (losses.nats, counts))
-    made = {name: pd.Series(math.nan, rows.index) for name in SEED_COLUMNS}
+    ends = {}
     for column, each in cases.items():
-        for index, (_, low, high, _) in zip(groups, many_differences(each, test=False), strict=True):
-            made[f"seeds_{column}_low"][index] = low
-            made[f"seeds_{column}_high"][index] = high
-    return rows.assign(**made)
+        for key, (_, low, high, _) in zip(keys, many_differences(each, test=False).tolist(), strict=True):
+            ends[column, *key] = (low, high)
+    return ends
 
 
 def untrained(rows: pd.DataFrame) -> dict[str, str]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from poscli.drawing.text import listed
-from poscli.report.pooling import ACCURACY, ACCURACY_ENDS, ratio_name
+from poscli.report.pooling import ACCURACY, ratio_name
 from poscli.report.verdicts import HARM_BPB, PROVEN_HARMFUL, PROVEN_SAFE, SOLVED_SHARE, UNDECIDED
 from poscli.statistics import FEWEST_SEEDS
 
@@ -88,9 +88,13 @@ def effective_ratio(scores: pd.DataFrame) -> float:
     return _solved_to(scores, ACCURACY)
 
 
-def effective_interval(scores: pd.DataFrame) -> tuple[float, float]:
-    """The 95 % interval of the effective length of one encoding; NaN where that of the accuracy is not known."""
-    low, high = (_solved_to(scores, name) for name in ACCURACY_ENDS)
+def effective_interval(scores: pd.DataFrame, answers: pd.DataFrame) -> tuple[float, float]:
+    """The 95 % interval of the effective length of one encoding; NaN where that of the accuracy is not known.
+
+    `answers` are its points of `accuracy.by_length`.
+    """
+    ends = answers.set_index("ratio").reindex(scores.index)
+    low, high = (_solved_to(scores.assign(end=ends[name]), "end") for name in ("low", "high"))
     return low, high
 
 

@@ -105,7 +105,7 @@ def section_of(
     a cache wins on the text.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
-    summary = summarize(rows, mix=True, found=group.behind)  # corpora that must stay apart are different groups already
+    summary = summarize(group)
     order = Order(
         tuple(map(str, summary["encoding"])),
         tuple(int(length) for length in sorted(set(rows["length"]))),
@@ -113,7 +113,7 @@ def section_of(
     )
     names = list(dict.fromkeys(map(str, rows["protocol"])))
     losses = {} if group.units is None else {name: losses_of(rows, group.units, name) for name in names}
-    measured = _measured(rows, losses, order)
+    measured = _measured(group, losses, order)
     main = measured[quoted.perplexity, FULL]
     accuracies = _accuracies(group, main, order, quoted)
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
@@ -170,7 +170,7 @@ def section_of(
 
 
 def _measured(
-    rows: pd.DataFrame, losses: Mapping[str, EncodingLosses], order: Order
+    group: Group, losses: Mapping[str, EncodingLosses], order: Order
 ) -> dict[tuple[str, str], tuple[Point, ...]]:
     """The points of every protocol and variant.
 
@@ -178,12 +178,14 @@ def _measured(
     intervals over seeds and documents; all other intervals are over documents.
     """
     keys = [(name, length) for name in order.names for length in order.lengths]
-    exact = {}
+    rows, exact = group.rows, {}
     for protocol, each in losses.items():
         numbers = many_differences([each.of((name, FULL), length) for name, length in keys], test=False)
         exact[protocol] = dict(zip(keys, numbers[:, :3], strict=True))
     return {
-        (protocol, variant): points_of(rows, protocol, variant, exact.get(protocol) if variant == FULL else None)
+        (protocol, variant): points_of(
+            rows, protocol, variant, exact.get(protocol) if variant == FULL else None, group.ends
+        )
         for protocol, variant in dict.fromkeys(zip(rows["protocol"], rows["variant"], strict=True))
     }
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from pydantic import BaseModel
 
 from poscli.drawing.text import distinct
-from poscli.report.gate import Behind, behind, undertrained
+from poscli.report.gate import undertrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
-from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, the_train_length, untrained
+from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, untrained
 from poscli.report.reach import EFFECTIVE, effective_interval, effective_ratio, proven_lengths, safety
 from poscli.report.verdicts import (
     NOT_TESTED,
@@ -26,19 +26,20 @@ from poscli.report.verdicts import (
     task_verdict,
     verdict,
 )
-from poscli.system.errors import UsageError
+
+if TYPE_CHECKING:  # which imports as_json by way of its tables
+    from poscli.report.groups import Group
 
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "harmful", "safety", *EFFECTIVE, "verdict", "reason", "machine"]
 
 
-def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] | None = None) -> pd.DataFrame:
-    """One row per encoding over its seeds, the best at the longest length first.
+def summarize(group: Group) -> pd.DataFrame:
+    """One row per encoding of a group over its seeds, the best at the longest length first.
 
     Encodings that are undertrained, not trained, and failed are last, in this order. The others are ranked by
-    perplexity, or by accuracy where the task has right answers. `found` is what the gate (poscli/report/gate.py)
-    knows of them; without it, the gate knows no intervals.
+    perplexity, or by accuracy where the task has right answers.
 
     Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
     `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
@@ -48,19 +49,13 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] 
     length as a multiple of L, with the ends of its interval (empty for tasks without an accuracy); `verdict`; `reason`
     of a failure; `machine`, on which it was measured, or several of them.
     `pooling.headline` chooses the protocols.
-
-    Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
     """
-    train_length, fingerprints = the_train_length(rows), sorted(set(rows["fingerprint"]))
-    if len(fingerprints) > 1 and not mix:
-        texts = ", ".join(fingerprints)
-        raise UsageError(f"corpora {texts}: losses on different text cannot be compared; select one, or say --mix")
+    rows, train_length, answers = group.rows, group.train_length, group.by_length
     quoted = headline(rows)
-    all_scores, all_gains = pool(rows, quoted.perplexity), pool(rows, quoted.gain)
+    all_scores, all_gains = (pool(rows, protocol, ends=group.ends) for protocol in (quoted.perplexity, quoted.gain))
     ratios = sorted(set(rows["length"] / train_length))
     measures = ["ppl", "bpb", *(["excess"] if rows["optimum"].notna().any() else []), *task_measures(rows)]
-    gated = undertrained(behind(rows) if found is None else found)
-    weak = {name: (UNDERTRAINED, reason) for name, reason in gated.items()}
+    weak = {name: (UNDERTRAINED, reason) for name, reason in undertrained(group.behind).items()}
     weak |= {name: (NOT_TRAINED, reason) for name, reason in untrained(rows).items()}
     lines = []
     for name, runs in rows.groupby("encoding", sort=True):
@@ -70,7 +65,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] 
         word, reason = _verdict(scores, gain, ratios[-1], weak.get(str(name)))
         line = {
             "corpus": ", ".join(sorted(set(rows["corpus"]))),
-            "fingerprint": ", ".join(fingerprints),
+            "fingerprint": ", ".join(sorted(set(rows["fingerprint"]))),
             "train_length": train_length,
             "max_length": int(rows["length"].max()),
             "encoding": name,
@@ -85,14 +80,15 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False, found: Sequence[Behind] 
         safe, harmful = (math.nan, math.nan) if word in (NOT_TRAINED, UNDERTRAINED) else proven_lengths(gains)
         in_words = safety(safe, harmful, gains["ratio"][gains["gain"].notna()])
         line |= {"safe": safe, "harmful": harmful, "safety": in_words}
-        line |= dict(zip(EFFECTIVE, (effective_ratio(scores), *effective_interval(scores)), strict=True))
+        ends = effective_interval(scores, answers[answers["encoding"] == name])
+        line |= dict(zip(EFFECTIVE, (effective_ratio(scores), *ends), strict=True))
         line |= {"verdict": word, "reason": reason, "machine": ", ".join(machines(runs))}
         lines.append(line)
     table = pd.DataFrame(lines)
     worst = table["verdict"].map({UNDERTRAINED: 1, NOT_TRAINED: 2}).fillna(0) + 3 * table["verdict"].map(is_failure)
     score, sign = (ACCURACY, -1) if is_answered(table) else ("ppl", 1)
-    ends = {f"_{at}": sign * table[f"{score}_{ratio_name(ratios[at])}"] for at in (-1, 0)}
-    order = table.assign(_worst=worst, **ends).sort_values(["_worst", *ends, "encoding"], na_position="last").index
+    by_end = {f"_{at}": sign * table[f"{score}_{ratio_name(ratios[at])}"] for at in (-1, 0)}
+    order = table.assign(_worst=worst, **by_end).sort_values(["_worst", *by_end, "encoding"], na_position="last").index
     return table.loc[order].reset_index(drop=True)
 
 

@@ -92,7 +92,7 @@ def show_verdicts(tables: Tables, console: Console) -> None:
     """Print a line per encoding of these evaluations, with the verdict that the report will have."""
     for group in split(tables.rows, tables.positions, tables.details):
         console.print(Text(group.title, style="bold"))
-        console.print(_fitting(summarize(group.rows, found=group.behind), console)[1])
+        console.print(_fitting(summarize(group), console)[1])
 
 
 def summary_table(summary: pd.DataFrame, *, wide: bool, without: Sequence[str]) -> Table:

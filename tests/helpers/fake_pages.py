@@ -12,11 +12,12 @@ import pandas as pd
 from fake_results import BEHAVIOUR, LN2, Shape, results, runs_of, units_of
 
 from poscli.config.run import RunConfig
-from poscli.report import About, Report, build_report
+from poscli.report import About, Report, build_report, summarize
 from poscli.report.collect import Trained
 from poscli.report.comparison import AllPairs, losses_of
+from poscli.report.groups import split
 from poscli.report.pooling import headline
-from poscli.runs.schema import DETAILS, frame
+from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 from poscli.statistics.comparison import LossTable
 
 SEEDS = (0, 1, 2)
@@ -114,6 +115,13 @@ def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
         | vars(each)
         for (name, length), each in comparisons.items()
     )
+
+
+def summarized(rows: pd.DataFrame, answers: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The summary of rows of one section, and of the single answers of a task."""
+    details = {} if answers is None else {"answers": answers}
+    (group,) = split(rows, frame([], POSITION_COLUMNS), details, mix=True)
+    return summarize(group)
 
 
 def failed_once(rows: pd.DataFrame, encoding: str) -> pd.DataFrame:

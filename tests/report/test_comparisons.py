@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import against, task_tables
+from fake_pages import against, summarized, task_tables
 from fake_results import BEHAVIOUR, LN2, results, units_of
 from lines import printed
 from torture.reports import undrawn
@@ -19,7 +19,6 @@ from poscli.report.accuracy import by_length
 from poscli.report.comparison import AllPairs, pick, wrong_answers
 from poscli.report.page import page_section
 from poscli.report.page.site import site_pages
-from poscli.report.summary import summarize
 from poscli.report.terminal import comparison_table
 from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, WORSE, Comparison, LossTable, judged
 from poscli.statistics.intervals import many_differences, ratio_interval
@@ -194,11 +193,11 @@ def test_encodings_without_rows_of_answers_keep_their_accuracy(tmp_path: Path) -
 def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() -> None:
     rows, _, _ = task_tables()
     guessing = rows.assign(guess_gain_low=-1.0, nll=rows["unigram"] + 1)
-    verdicts = summarize(guessing).set_index("encoding")["verdict"]
+    verdicts = summarized(guessing).set_index("encoding")["verdict"]
     assert verdicts.to_dict() == {"alibi": "solved", "rope": "fades", "none": "unsolved", "learned": "unsupported"}
     none = guessing["encoding"] == "none"
     guessing.loc[none, "accuracy"] = np.exp(-guessing.loc[none, ["unigram", "chance"]].min(axis=1))
-    assert summarize(guessing).set_index("encoding")["verdict"]["none"] == "not trained"
+    assert summarized(guessing).set_index("encoding")["verdict"]["none"] == "not trained"
 
 
 def test_a_beginning_of_many_ids_names_the_first_three() -> None:

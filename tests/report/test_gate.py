@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from fake_pages import summarized
 from fake_results import LN2, PROTOCOLS, Shape, results, units_of
 from rich.console import Console
 from torture.reports import undrawn
 
-from poscli.report import Report, build_report, summarize, terminal
+from poscli.report import Report, build_report, terminal
 from poscli.report.table import summary_columns
 from poscli.report.verdicts import NOT_TRAINED, UNDERTRAINED, USES_CONTEXT
 
@@ -114,7 +115,7 @@ def test_it_stands_between_those_ranked_and_those_that_learned_nothing_or_failed
     """Without the losses of single documents there is no interval, and the means decide."""
     more: dict[str, Shape] = {"t5": (BEST, lambda _: 0.0), "learned": (BEST, None)}
     rows, _ = results(shapes(1.26) | more, seeds=(0, 1, 2))
-    summary = summarize(rows.assign(guess_gain_low=rows["guess_gain_low"].mask(rows["encoding"] == "t5", -0.1)))
+    summary = summarized(rows.assign(guess_gain_low=rows["guess_gain_low"].mask(rows["encoding"] == "t5", -0.1)))
     assert list(summary["encoding"]) == ["alibi", "rope", "none", "t5", "learned"]
     assert list(summary["verdict"])[2:] == [UNDERTRAINED, NOT_TRAINED, "unsupported"]
     assert "1.26 times that of alibi" in summary["reason"][2]
@@ -134,7 +135,7 @@ def test_where_no_comparison_was_published_nothing_is_gated() -> None:
         rows.assign(encoding=rows["encoding"].mask(rows["encoding"] == "none", "rope as none")),
         mixed,
     ]
-    assert UNDERTRAINED in set(summarize(rows)["verdict"])
-    assert UNDERTRAINED in set(summarize(rows.assign(trained_on="panel"))["verdict"])  # a part of its own text
+    assert UNDERTRAINED in set(summarized(rows)["verdict"])
+    assert UNDERTRAINED in set(summarized(rows.assign(trained_on="panel"))["verdict"])  # a part of its own text
     for case in cases:
-        assert UNDERTRAINED not in set(summarize(case, mix=True)["verdict"])
+        assert UNDERTRAINED not in set(summarized(case)["verdict"])

@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from fake_pages import summarized
 from fake_results import results
 from toys import first
 
-from poscli.report import summarize
-from poscli.report.accuracy import by_length, with_ends
-from poscli.report.pooling import ACCURACY_ENDS
+from poscli.report.accuracy import by_length
 from poscli.report.reach import effective_interval, effective_ratio, proven_lengths, safety
 from poscli.statistics import crossed
 from poscli.statistics.intervals import many_differences
@@ -84,7 +83,7 @@ def test_at_most_one_in_forty_experiments_proves_too_much() -> None:
 
 def shares(*lines: tuple[float, float, float], failed: int = 0) -> pd.DataFrame:
     """Points of 1x, 2x, 4x, ...: accuracy with the ends of its interval."""
-    table = pd.DataFrame(lines, columns=["accuracy", *ACCURACY_ENDS], index=[2.0**k for k in range(len(lines))])
+    table = pd.DataFrame(lines, columns=["accuracy", "low", "high"], index=[2.0**k for k in range(len(lines))])
     return table.assign(failed=[0] * (len(lines) - 1) + [failed])
 
 
@@ -102,7 +101,9 @@ def shares(*lines: tuple[float, float, float], failed: int = 0) -> pd.DataFrame:
 )
 def test_the_interval_goes_from_where_it_is_sure_to_where_it_is_possible(points, low, effective, high) -> None:
     assert effective_ratio(points) == effective
-    assert effective_interval(points.iloc[::-1]) == pytest.approx((low, high), nan_ok=True)
+    assert effective_interval(points.iloc[::-1], points.reset_index(names="ratio")) == pytest.approx(
+        (low, high), nan_ok=True
+    )
 
 
 def episodes(accuracies: list[float], draw: np.random.Generator, seeds: int = 3, count: int = 128) -> pd.DataFrame:
@@ -127,8 +128,8 @@ def test_intervals_of_effective_lengths_hold_the_truth(accuracies, truth, least)
     """In the second case, every length is as hard to tell as can be."""
     draw, draws, inside = np.random.default_rng(0), 80, 0
     for _ in range(draws):
-        points = by_length(episodes(accuracies, draw)).set_index("ratio").assign(failed=0)
-        low, high = effective_interval(points.rename(columns=dict(zip(("low", "high"), ACCURACY_ENDS, strict=True))))
+        points = by_length(episodes(accuracies, draw))
+        low, high = effective_interval(points.set_index("ratio").assign(failed=0), points)
         inside += low <= truth <= high
     assert inside >= draws * least - 2 * math.sqrt(draws * least * (1 - least))
 
@@ -137,8 +138,9 @@ def test_the_summary_has_the_interval_where_single_answers_are_known() -> None:
     rows = results({"a": (1.4, lambda _: 0.0)}, seeds=(0, 1, 2), train_length=32)[0]
     rows = rows.assign(accuracy=rows["ratio"].map({1: 0.99, 2: 0.95, 4: 0.88, 8: 0.5, 16: 0.1}))
     answers = episodes([0.99, 0.95, 0.88, 0.5, 0.1], np.random.default_rng(1))
-    line = summarize(with_ends(rows, by_length(answers))).iloc[0]
+    answers = answers.assign(run_id=answers["run_id"].map("a-3f232{}".format))
+    line = summarized(rows, answers).iloc[0]
     assert (line["effective"], line["effective_low"], line["effective_high"]) == (2, 2, 4)
-    line = summarize(rows).iloc[0]
+    line = summarized(rows).iloc[0]
     assert line["effective"] == 2
     assert line[["effective_low", "effective_high"]].isna().all()

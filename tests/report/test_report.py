@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from fake_pages import failed_once, fake_tables
+from fake_pages import failed_once, fake_tables, summarized
 from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results
 from lines import printed
 from torture.reports import undrawn
 
 from poscli.config.run import Recipe, RunConfig
-from poscli.report import Report, build, build_report, folder, summarize, terminal
+from poscli.report import Report, build, build_report, folder, terminal
 from poscli.report.collect import Trained
 from poscli.report.folder import write_folder
 from poscli.report.groups import split
-from poscli.report.pooling import SEED_COLUMNS, headline, points_of, pool, untrained
+from poscli.report.pooling import headline, points_of, pool, untrained
 from poscli.report.table import solved_up_to, summary_columns, verdict_sentences
 from poscli.report.verdicts import (
     BREAKS,
@@ -64,7 +64,7 @@ def by_name(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_numbers_of_one_seed_are_those_of_its_rows(rows: pd.DataFrame) -> None:
-    line = by_name(summarize(rows)).loc["alibi"]
+    line = by_name(summarized(rows)).loc["alibi"]
     base, octaves = 1.385, 4
     gain = 0.004 * octaves * 0.94  # what the fake gives to seed 0
     assert line["ppl_1x"] == pytest.approx(math.exp(base))
@@ -92,8 +92,7 @@ def test_the_interval_of_a_gain_is_over_seeds_where_there_is_one(gains, halves, 
     lows = [gain - half for gain, half in zip(gains, halves, strict=True)]
     highs = [gain + 2 * half for gain, half in zip(gains, halves, strict=True)]
     rows = rows.assign(gain=gains, gain_low=lows, gain_high=highs, bytes=2 * rows["tokens"])
-    ends = dict.fromkeys(SEED_COLUMNS, math.nan) | {"seeds_gain_low": over_seeds[0], "seeds_gain_high": over_seeds[1]}
-    point = pool(rows.assign(**ends), "fixed").iloc[0]
+    point = pool(rows, "fixed", ends={("gain", "fixed", "e", 512): over_seeds}).iloc[0]
     numbers = [point[name] * 2 * LN2 for name in ("gain", "gain_low", "gain_high")]
     assert numbers == pytest.approx(list(expected), nan_ok=True)
 
@@ -129,7 +128,7 @@ def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> No
     rows, _ = results({name: (1.4, lambda _: 0.0) for name in shares}, seeds=(0, 1, 2))
     keys = zip(rows["encoding"], rows["ratio"], rows["seed"], strict=True)
     accuracy = [shares[name][int(math.log2(ratio))] + 0.05 * (seed - 1) * (ratio < 4) for name, ratio, seed in keys]
-    summary = summarize(rows.assign(accuracy=accuracy))
+    summary = summarized(rows.assign(accuracy=accuracy))
     assert by_name(summary)["effective"].to_dict() == {"a": 2.0, "b": 1.0, "c": 0.0}
     assert solved_up_to(summary) == (
         "At least 90 % of the answers are right with a up to 2x, b at 1x only; c at no length."
@@ -146,11 +145,11 @@ def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> No
 
 def test_an_evaluation_that_stops_early_gets_no_verdict(rows: pd.DataFrame) -> None:
     short = rows[(rows["encoding"] != "alibi") | (rows["length"] <= 1024)]
-    line = by_name(summarize(short)).loc["alibi"]
+    line = by_name(summarized(short)).loc["alibi"]
     assert (line["verdict"], line["max_length"]) == (NOT_TESTED, 4096)
     assert line["ppl_4x"] > 0
     assert math.isnan(line["ppl_16x"])
-    assert set(summarize(rows[rows["length"] == 256])["verdict"]) == {NOT_TESTED}
+    assert set(summarized(rows[rows["length"] == 256])["verdict"]) == {NOT_TESTED}
 
 
 def test_models_that_learned_nothing_get_no_verdict_on_extrapolation() -> None:
@@ -161,7 +160,7 @@ def test_models_that_learned_nothing_get_no_verdict_on_extrapolation() -> None:
         """Alibi with a loss in these seeds that is no better than a guess, whatever the length."""
         bad = (three["encoding"] == "alibi") & three["seed"].isin(seeds) & (three["status"] == "ok")
         ends = {"nll": nll, "ppl": math.exp(nll), "guess_gain_low": 3.3 - nll - 0.01, "gain": 0.0}
-        return summarize(change(three, bad, **ends, gain_low=-1e-4, gain_high=1e-4))
+        return summarized(change(three, bad, **ends, gain_low=-1e-4, gain_high=1e-4))
 
     summary = guessing(5.55, 0, 1, 2)
     assert list(summary["encoding"])[-2:] == ["alibi", "learned"]  # after all that learned something, before failures
@@ -179,12 +178,7 @@ def test_models_that_learned_nothing_get_no_verdict_on_extrapolation() -> None:
 
 
 def test_what_cannot_be_reported_is_refused_in_a_line_and_nothing_is_written(tmp_path: Path) -> None:
-    here, there = results()[0], results(fingerprint="beef00112233")[0]
-    both = pd.concat([here, there], ignore_index=True)
-    lengths = pd.concat([here, results(train_length=512)[0]], ignore_index=True)
     cases = [
-        (lambda: summarize(both), ("beef00112233", "--mix")),
-        (lambda: summarize(lengths, mix=True), ("256, 512",)),
         (lambda: build_report(frame([], EVAL_COLUMNS), NOTHING, tmp_path), ("poscli train --enc alibi",)),
         (
             lambda: build_report(*of_two_tokenizers(), tmp_path),
@@ -196,10 +190,9 @@ def test_what_cannot_be_reported_is_refused_in_a_line_and_nothing_is_written(tmp
             call()
         assert all(word in str(refused.value) for word in words)
         assert "\n" not in str(refused.value)
-    assert len(summarize(both, mix=True)) == len(BEHAVIOUR)
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="--baseline ropes: no run has this encoding"):
-        build_report(here, NOTHING, tmp_path, baseline="ropes")
+        build_report(results()[0], NOTHING, tmp_path, baseline="ropes")
 
 
 # ---- the folder
@@ -267,7 +260,7 @@ def test_what_failed_for_one_seed_is_not_the_best_of_the_others() -> None:
     shapes = {"alibi": (1.4, lambda octaves: 0.1 * octaves), "none": (1.4, lambda octaves: 0.02 * octaves)}
     rows, _, _ = fake_tables(shapes | {"rope": (1.4, lambda octaves: 0.01 * octaves)}, (256, 512, 1024))
     for failed, best in (("nobody", "alibi"), ("alibi", "none")):
-        summary = summarize(failed_once(rows, failed))
+        summary = summarized(failed_once(rows, failed))
         columns = {column.name.split()[0]: column.best for column in summary_columns(summary)}
         names = list(summary["encoding"])
         assert by_name(summary)["ppl_4x"].idxmin() == "alibi"  # the mean of its two other seeds, if one failed

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fake_pages import summarized
 from fake_results import LN2, results
 from lines import printed
 from scipy import stats
@@ -22,9 +23,8 @@ from poscli.report.charts import position_finding
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.groups import split
-from poscli.report.pooling import headline, points_of, pool, with_intervals
+from poscli.report.pooling import headline, intervals_of, points_of, pool
 from poscli.report.recall import recall_points, recalled
-from poscli.report.summary import summarize
 from poscli.report.terminal import show_verdicts
 from poscli.report.why import broken_by, saturates_at
 from poscli.runs.results import Tables
@@ -87,15 +87,14 @@ def test_the_spread_over_seeds_and_over_documents(per_byte: int) -> None:
 def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "DOCUMENT", (0.0, 0.0, 0.0, 0.0))
     rows, units = of_parts({"a": 2.0}, {"a": SEED}, per_byte=4)
-    made = with_intervals(rows, LossTable(units))
-    point = pool(made, "sliding").set_index("length").loc[1024]
+    ends = intervals_of(rows, LossTable(units))
+    point = pool(rows, "sliding", ends=ends).set_index("length").loc[1024]
     reach = stats.t.ppf(0.975, 2) * np.std(SEED, ddof=1) / math.sqrt(3)
     assert np.log2([point["ppl_low"], point["ppl_high"]]) / 4 == pytest.approx([2.01 - reach, 2.01 + reach])
-    gain = pool(made, "fixed").set_index("length").loc[1024]
+    gain = pool(rows, "fixed", ends=ends).set_index("length").loc[1024]
     assert gain[["gain_low", "gain_high"]].to_list() == pytest.approx([0.5, 0.5])  # every seed gains as much
-    assert made["seeds_nll_low"].notna().equals(made["variant"].eq("full"))  # under every protocol
-    two = with_intervals(rows[rows["seed"] < 2], LossTable(units))
-    assert two["seeds_nll_low"].isna().all()
+    assert {protocol for _, protocol, _, _ in ends} == set(rows["protocol"])
+    assert intervals_of(rows[rows["seed"] < 2], LossTable(units)) == {}
 
 
 def test_seeds_that_disagree_about_the_gain_prove_nothing_under_any_protocol() -> None:
@@ -104,7 +103,9 @@ def test_seeds_that_disagree_about_the_gain_prove_nothing_under_any_protocol() -
     units = units.assign(nll=units["nll"] + apart * (units["variant"].eq("crop") & units["length"].eq(1024)))
     tables = Tables(rows.assign(gain_low=0.4 * LN2, gain_high=0.6 * LN2), frame([], POSITION_COLUMNS), {"units": units})
     (group,) = split(tables.rows, tables.positions, tables.details)
-    gains = [pool(group.rows, protocol).set_index("length").loc[1024] for protocol in ("sliding", "fixed")]
+    gains = [
+        pool(group.rows, protocol, ends=group.ends).set_index("length").loc[1024] for protocol in ("sliding", "fixed")
+    ]
     assert gains[0]["gain_low"] == gains[1]["gain_low"] < 0 < gains[1]["gain_high"] == gains[0]["gain_high"]
     assert verdicts.UNCLEAR in printed(lambda console: show_verdicts(tables, console), 160)
 
@@ -263,7 +264,7 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
     long = (rows["length"] == 1024) & (rows["variant"] != "crop")
     won = rows["encoding"].map({"a": 0.05, "b": -0.1})
     rows = rows.assign(optimum=np.where(long, 1.0, 1.2), gain=won, nll=np.where(long, 1.4, 1.5))
-    analysis = known_limit(rows, summarize(rows))
+    analysis = known_limit(rows, summarized(rows))
     cells = columns(analysis)
     order = cells["encoding"]
     assert dict(zip(order, cells["used 4x"], strict=True)) == {"a": "25 %", "b": "-50 %"}
@@ -274,7 +275,7 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
         "At 4x, a wins the largest share of that, 25 %."
     )
     harmed = rows.assign(gain=-0.1)
-    assert (known_limit(harmed, summarize(harmed)) or analysis).answer.endswith("At 4x, no encoding wins any of that.")
+    assert (known_limit(harmed, summarized(harmed)) or analysis).answer.endswith("At 4x, no encoding wins any of that.")
 
 
 def test_the_limit_of_readers_that_ignore_positions_is_shown_where_it_is_not_the_optimum() -> None:
@@ -282,7 +283,7 @@ def test_the_limit_of_readers_that_ignore_positions_is_shown_where_it_is_not_the
     rows, _ = results({"a": (0.8, lambda _: 0.0), "b": (1.1, lambda _: 0.0)}, lengths=(256, 1024))
     rows = rows[rows["protocol"] == "fixed"].assign(bytes=rows["tokens"] * 2, optimum=0.5, blind=1.0)
     rows = rows.assign(nll=rows["encoding"].map({"a": 0.8, "b": 1.1}))
-    analysis, cells = known_limit(rows, summarize(rows)), columns(known_limit(rows, summarize(rows)))
+    analysis, cells = known_limit(rows, summarized(rows)), columns(known_limit(rows, summarized(rows)))
     above = dict(zip(cells["encoding"], cells["above blind 4x"], strict=True))
     assert above == {"a": f"{-0.2 / LN2 / 2:+.3f}", "b": f"{0.1 / LN2 / 2:+.3f}"}
     assert analysis
@@ -290,7 +291,7 @@ def test_the_limit_of_readers_that_ignore_positions_is_shown_where_it_is_not_the
         f" At 4x, no model can be better than {0.5 / LN2 / 2:.2f} bits per byte, and no reader that ignores positions "
         f"better than {1.0 / LN2 / 2:.2f}."
     )
-    same = known_limit(rows.assign(blind=rows["optimum"]), summarize(rows))
+    same = known_limit(rows.assign(blind=rows["optimum"]), summarized(rows))
     assert not [head for head in columns(same) if "blind" in head]
     assert same
     assert "positions" not in same.answer
@@ -342,7 +343,7 @@ def audited(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
 
 def test_the_audit_names_what_changes_places() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.41, lambda _: 0.0)})
-    summary = summarize(rows)
+    summary = summarized(rows)
     analysis = audited(rows, summary)
     start = "No: under nonoverlapping, sliding and fixed, no two encodings that differ by 0.01"
     assert analysis.answer.startswith(start)

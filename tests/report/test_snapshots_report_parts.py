@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import drawn
-from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
+from fake_pages import fake_runs, fake_tables, summarized, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, of_two_tokenizers, results, units_of
 from lines import bare_table, outcome, outline, printed, sections
 from torture.reports import undrawn
@@ -25,7 +25,7 @@ from poscli.report.comparison import compare_named
 from poscli.report.groups import split
 from poscli.report.page.site import site_pages
 from poscli.report.pooling import headline, points_of
-from poscli.report.summary import records, summarize
+from poscli.report.summary import records
 from poscli.runs.results import Tables
 from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 
@@ -103,7 +103,7 @@ def test_doubts_about_numbers(snapshot: Say) -> None:
 
 
 def doubts(rows: pd.DataFrame) -> list[str]:
-    return caveats(rows, summarize(rows), points_of(rows, headline(rows).perplexity)) or ["-"]
+    return caveats(rows, summarized(rows), points_of(rows, headline(rows).perplexity)) or ["-"]
 
 
 def by_run(rows: pd.DataFrame) -> list[pd.DataFrame]:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_runner import cli
+from fake_pages import summarized
 from fake_results import BEHAVIOUR, results, units_of
 from lines import bare_table, outcome, sections
 from oracles.table import MARKS, with_table
@@ -35,7 +36,6 @@ from poscli.report.collect import (
 )
 from poscli.report.documents import explanations
 from poscli.report.folder import UNFINISHED, write_folder
-from poscli.report.summary import summarize
 from poscli.runs.results import Tables, write_evaluation, write_training_log
 from poscli.runs.run import Run, create, evaluated_as
 from poscli.runs.schema import TRAIN_COLUMNS
@@ -75,7 +75,7 @@ def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
 
     def note(**curves: str) -> str:
         known = {runs[name]: Trained(RunConfig(encoding=name), {}, curve=CURVES[each]) for name, each in curves.items()}
-        return " ".join(budget_note(rows, summarize(rows), known)) or "nothing"
+        return " ".join(budget_note(rows, summarized(rows), known)) or "nothing"
 
     said = {
         "each curve": bare_table(
