@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from poscli.drawing.text import listed, named, signed
 from poscli.report.collect import Trained, timing_note
@@ -36,8 +35,9 @@ from poscli.report.verdicts import (
     surely_harms,
     verdict,
 )
-from poscli.statistics import FEWEST_SEEDS, UPPER, Triple
+from poscli.statistics import FEWEST_SEEDS, Triple
 from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
+from poscli.statistics.intervals import interval_of_seeds
 
 QUESTION = "How sure is that?"
 NAMED = 3  # encodings that a sentence names before it counts the rest
@@ -283,11 +283,9 @@ def student_of_logs(values: Sequence[float]) -> Triple:
     The ends are NaN for fewer than FEWEST_SEEDS. Times are positive, and an interval of their logarithms is, too.
     """
     logs = np.log(values)
-    mean = float(logs.mean())
-    if len(values) < FEWEST_SEEDS:
-        return math.exp(mean), math.nan, math.nan
-    reach = float(stdtrit(len(values) - 1, UPPER) * logs.std(ddof=1) / math.sqrt(len(values)))
-    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+    ends = logs if len(logs) >= FEWEST_SEEDS else np.full(len(logs), math.nan)
+    mean, low, high = np.exp(interval_of_seeds(logs, ends, ends)).tolist()
+    return mean, low, high
 
 
 def seconds(value: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import scipy  # whose parts are loaded when they are used
 
 from poscli.config.code import MEASURING, TRAINING, code_of
 from poscli.drawing.text import amount, distinct, listed, low_to_high
@@ -181,12 +182,9 @@ def tokens_until(curve: Curve, guess: float) -> float | None:
     """
     tokens, losses = np.array(curve, float).T
     late = tokens >= tokens[-1] / 2
-    x, y = np.log(tokens[late]), losses[late]
-    if len(x) < 5:
+    if late.sum() < 5:
         return None
-    slope, start = np.polyfit(x, y, 1)
-    left = y - start - slope * x
-    error = math.sqrt((left @ left) / (len(x) - 2) / ((x - x.mean()) ** 2).sum())
-    if slope + CERTAIN * error >= 0:
+    line = scipy.stats.linregress(np.log(tokens[late]), losses[late])
+    if line.slope + CERTAIN * line.stderr >= 0:
         return None
-    return float(np.exp(min(700.0, (guess - start) / slope)))
+    return math.exp(min(700.0, (guess - line.intercept) / line.slope))
