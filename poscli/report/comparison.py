@@ -10,6 +10,7 @@ import pandas as pd
 from poscli import specs
 from poscli.drawing.text import listed
 from poscli.evaluation.plan import PAIRED
+from poscli.report.origin import bits_per
 from poscli.report.pooling import headline, sound, tokenizer_spec
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2, Comparison, EncodingLosses, LossTable, corrected, judged
@@ -134,11 +135,13 @@ def compare_named(
     *,
     protocol: str = "",
     corpus: str = "",
-) -> tuple[pd.DataFrame, bool]:
-    """What `pick` finds under two names, compared as in `compare_runs`; and whether accuracies were compared.
+) -> tuple[pd.DataFrame, bool, str]:
+    """What `pick` finds under two names, compared at every length that both have.
 
-    They are for tasks with right answers; of others, losses are compared. Without a protocol it is the one that
-    reports quote. `corpus` is as in `on_corpus`.
+    Returns the table, with columns as in COMPARED, whether accuracies were compared, and what losses are in. Accuracies
+    are for tasks with right answers; of others, losses are compared. Without a protocol it is the one that reports
+    quote. `corpus` is as in `on_corpus`. `documents` counts spans of text where `resampled` says so. UsageError if they
+    were evaluated on different text, or not under the protocol, or share no length or no seed.
     """
     rows = on_corpus(rows, corpus) if corpus else rows
     ours, theirs = comparable(pick(rows, first), pick(rows, second))
@@ -146,7 +149,27 @@ def compare_named(
     answers = details["answers"]
     answers = answers[answers["fingerprint"].isin(ours["fingerprint"])]
     table = LossTable(details["units"]) if answers.empty else wrong_answers(answers, protocol)
-    return compare_runs(ours, theirs, table, protocol), table.of_answers
+    known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
+    if protocol not in known:
+        raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
+    ours, theirs = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
+    for selected in (ours, theirs):
+        refuse_several_per_seed(selected)
+    lengths = sorted(set(ours["length"]) & set(theirs["length"]))
+    if not lengths:
+        raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
+    both = pd.concat([ours.assign(encoding="first"), theirs.assign(encoding="second")])
+    losses = losses_of(both, table, protocol)
+    comparisons = losses.compare((("first", FULL), ("second", FULL), length) for length in lengths)
+    if not any(each.seeds for each in comparisons):
+        raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
+    lines = []
+    for length, each in zip(lengths, judged(comparisons, more_is_better=losses.more_is_better), strict=True):
+        one, two = (part[part["length"] == length] for part in (ours, theirs))
+        head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
+        resampled = SPANS if SPANS in {*one["resampled"], *two["resampled"]} else "documents"
+        lines.append(head | {"resampled": resampled} | vars(each))
+    return pd.DataFrame(lines)[COMPARED], table.of_answers, bits_per(ours)
 
 
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -162,36 +185,6 @@ def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     if chosen:
         raise UsageError(f"{wanted!r} begins {len(chosen)} ids: {', '.join(chosen[:3])}, ...; give more of it")
     raise UsageError(f"no evaluated run is called {wanted!r}, nor its encoding: {near(wanted, [*runs, *encodings])}")
-
-
-def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, table: LossTable, protocol: str) -> pd.DataFrame:
-    """One selection of runs compared with another at every length that both have; columns as in COMPARED.
-
-    `documents` counts spans of text where `resampled` says so. UsageError if they were evaluated on different text, or
-    not under the protocol, or share no length or no seed.
-    """
-    ours, theirs = comparable(ours, theirs)
-    known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
-    if protocol not in known:
-        raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
-    first, second = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
-    for selected in (first, second):
-        refuse_several_per_seed(selected)
-    lengths = sorted(set(first["length"]) & set(second["length"]))
-    if not lengths:
-        raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
-    both = pd.concat([first.assign(encoding="first"), second.assign(encoding="second")])
-    losses = losses_of(both, table, protocol)
-    comparisons = losses.compare((("first", FULL), ("second", FULL), length) for length in lengths)
-    if not any(each.seeds for each in comparisons):
-        raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
-    lines = []
-    for length, each in zip(lengths, judged(comparisons, more_is_better=losses.more_is_better), strict=True):
-        one, two = (part[part["length"] == length] for part in (first, second))
-        head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
-        resampled = SPANS if SPANS in {*one["resampled"], *two["resampled"]} else "documents"
-        lines.append(head | {"resampled": resampled} | vars(each))
-    return pd.DataFrame(lines)[COMPARED]
 
 
 def refuse_several_per_seed(rows: pd.DataFrame) -> None:

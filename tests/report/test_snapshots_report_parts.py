@@ -217,8 +217,8 @@ def test_two_selections_compared(snapshot: Say) -> None:
     def shown(
         rows: pd.DataFrame, details: dict[str, pd.DataFrame], first: str, second: str, options: dict[str, str]
     ) -> str:
-        table, of_answers = compare_named(rows, details, first, second, **options)
-        bits = "bits per cell" if len(table) == 1 else "bits per byte"
+        table, of_answers, bits = compare_named(rows, details, first, second, **options)
+        bits = "bits per cell" if len(table) == 1 else bits
         drawn = terminal.comparison_table(table, of_answers=of_answers, bits=bits)
         return bare_table(table.itertuples(index=False)) + "\n" + printed(lambda console: console.print(drawn), 90)
 

@@ -51,16 +51,16 @@ def compare(
     from poscli.report import collect, records
     from poscli.report.caveats import OVER_SPANS
     from poscli.report.collect import refuse_damaged
-    from poscli.report.comparison import SPANS, compare_named, on_corpus, pick
-    from poscli.report.origin import bits_per
+    from poscli.report.comparison import SPANS, compare_named
     from poscli.report.terminal import comparison_table
     from poscli.statistics import FEWEST_SEEDS
     from poscli.tasks import task_columns
 
     tables = collect(out_ / "runs", task_columns())
     refuse_damaged(tables, first, second)
-    table, of_answers = compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)
-    bits = bits_per(pick(on_corpus(tables.rows, corpus) if corpus else tables.rows, first))
+    table, of_answers, bits = compare_named(
+        tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus
+    )
     emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers, bits=bits)))
     over_spans = not of_answers and SPANS in set(table["resampled"])
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
