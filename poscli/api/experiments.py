@@ -30,7 +30,6 @@ from poscli.report.pooling import (
     ratio_name,
     refuse_several_tokenizers,
     task_measures,
-    without_perplexities,
 )
 from poscli.report.summary import join, summarize
 from poscli.report.table import gain_text
@@ -255,8 +254,7 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     refuse_several_tokenizers(tables.rows, mix=mix)
     trained = trained_runs(Path(out) / "runs")
     groups = split(tables.rows, tables.positions, tables.details, mix=mix, runs=trained)
-    summaries = [summarize(group) for group in groups]
-    return join([without_perplexities(each) for each in summaries])
+    return join([summarize(group) for group in groups])
 
 
 @checked

@@ -18,7 +18,7 @@ from poscli.report.documents import latex_tables, report_markdown
 from poscli.report.folder import BROWSER_PAGE, LATEX, LIST, PAGE, TABLE, write_folder
 from poscli.report.groups import split
 from poscli.report.page import page_html
-from poscli.report.pooling import ACCURACY, refuse_several_tokenizers
+from poscli.report.pooling import ACCURACY, is_answered, refuse_several_tokenizers
 from poscli.report.section import section_of
 from poscli.system.errors import PoscliError, UsageError, near
 
@@ -100,7 +100,7 @@ def _refuse(rows: pd.DataFrame, *, mix: bool) -> None:
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
     refuse_several_tokenizers(rows, mix=mix)
-    if not mix or ACCURACY not in rows:
+    if not mix or not is_answered(rows):
         return
     for length, part in rows.groupby("train_length"):
         answered = sorted(set(part.loc[part[ACCURACY].notna(), "corpus"]))

@@ -25,8 +25,7 @@ from poscli.report.collect import Trained
 from poscli.report.comparison import losses_of
 from poscli.report.data import Analysis, Ceiling
 from poscli.report.groups import Group
-from poscli.report.pooling import headline, ratio_name
-from poscli.report.summary import is_answered
+from poscli.report.pooling import headline, is_answered, ratio_name
 from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import can_win
 from poscli.runs.schema import FULL

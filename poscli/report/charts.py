@@ -22,7 +22,6 @@ from poscli.report.data import Figure, Line, MissingResults
 from poscli.report.groups import Group, the_model
 from poscli.report.origin import bits_per, footnote, unit_of
 from poscli.report.pooling import (
-    NothingToPlot,
     Point,
     headline,
     is_per_byte,
@@ -52,6 +51,7 @@ from poscli.runs.run import AS
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS, UNKNOWN, Triple
 from poscli.statistics.comparison import LN2
+from poscli.system.errors import PoscliError
 
 SKIPPED_POSITIONS = 1 / 16  # of the training length: losses there are so high that they would flatten the curve
 MOST_BANDS = 6  # most of the width of a band is the spread of documents, the same for all: more bands hide each other
@@ -64,6 +64,10 @@ EFFECTS = {
     DEGRADES: "harms",
     BREAKS: "breaks",
 }
+
+
+class NothingToPlot(PoscliError):
+    """A figure has no number to show."""
 
 
 class Charts:

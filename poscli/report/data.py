@@ -17,7 +17,7 @@ from poscli.config.claim import Claim
 from poscli.drawing.style import Styles
 from poscli.drawing.text import number
 from poscli.report.comparison import AllPairs
-from poscli.report.pooling import Headline, Point, without_perplexities
+from poscli.report.pooling import Headline, Point
 from poscli.report.summary import as_json, join
 from poscli.report.table import Column
 from poscli.runs.schema import FULL
@@ -298,7 +298,7 @@ class Report:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """The summaries of all sections, as in summary.csv."""
-        return join([without_perplexities(section.summary) for section in self.sections])
+        return join([section.summary for section in self.sections])
 
     @property
     def notes(self) -> tuple[str, ...]:

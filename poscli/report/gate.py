@@ -17,7 +17,7 @@ import pandas as pd
 
 from poscli.drawing.text import listed, named, number
 from poscli.report.origin import bits_per
-from poscli.report.pooling import ACCURACY, headline, is_per_byte, of_model, sound
+from poscli.report.pooling import headline, is_answered, is_per_byte, of_model, sound
 from poscli.report.verdicts import UNDERTRAINED_RATIO, can_win
 from poscli.runs.run import AS
 from poscli.runs.schema import FULL
@@ -51,8 +51,7 @@ def behind(rows: pd.DataFrame, units: LossTable | None = None) -> list[Behind]:
 
     `units` are the losses of single documents, without which no intervals are known.
     """
-    answered = ACCURACY in rows and rows[ACCURACY].notna().any()
-    if answered or rows["optimum"].notna().any() or is_per_byte(rows) or bits_per(rows) != "bits per byte":
+    if is_answered(rows) or rows["optimum"].notna().any() or is_per_byte(rows) or bits_per(rows) != "bits per byte":
         return []
     protocol, found = headline(rows).perplexity, list[Behind]()
     scored = of_model(rows, protocol)

@@ -22,7 +22,7 @@ from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
 from poscli.statistics import FEWEST_SEEDS, Triple
 from poscli.statistics.comparison import LN2, LossTable
 from poscli.statistics.intervals import Case, many_differences
-from poscli.system.errors import PoscliError, UsageError
+from poscli.system.errors import UsageError
 from poscli.system.text import counted
 
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
@@ -38,10 +38,6 @@ NATS = (
     "nll", "nll_low", "nll_high", "gain", "gain_low", "gain_high", "unigram", "chance", "optimum", "blind",
     "guess_gain_low",
 )  # fmt: skip
-
-
-class NothingToPlot(PoscliError):
-    """A figure has no number to show."""
 
 
 class Headline(NamedTuple):
@@ -81,6 +77,12 @@ def task_measures(rows: pd.DataFrame) -> list[str]:
     others = [name for name in rows.columns if name not in (*EVAL_COLUMNS, TOKENS)]
     added = rows[others].select_dtypes("number")
     return [str(name) for name in added.columns if added[name].notna().any()]
+
+
+def is_answered(table: pd.DataFrame) -> bool:
+    """Whether rows of eval.csv, or a summary of them, are of a task with right answers, which judge encodings."""
+    name = "effective" if "max_length" in table else ACCURACY  # in a summary, accuracies are by length
+    return bool(name in table and table[name].notna().any())
 
 
 def sound(rows: pd.DataFrame) -> pd.Series:

@@ -35,13 +35,14 @@ from poscli.report.data import (
 )
 from poscli.report.gate import gate_note
 from poscli.report.groups import Group
-from poscli.report.origin import bits_per, facts, unit_of
+from poscli.report.origin import bits_per, facts, items_of, unit_of
 from poscli.report.pooling import (
     ACCURACY,
     Headline,
     Point,
     gain_protocol,
     headline,
+    is_answered,
     is_per_byte,
     of_model,
     points_of,
@@ -51,7 +52,7 @@ from poscli.report.pooling import (
 )
 from poscli.report.reach import EFFECTIVE
 from poscli.report.recall import hits, recalled
-from poscli.report.summary import is_answered, standings, summarize
+from poscli.report.summary import standings, summarize
 from poscli.report.verdicts import can_win, meanings
 from poscli.report.why import broken_by, changes_shown, on_key_tokens, used_window
 from poscli.runs.schema import FULL
@@ -132,11 +133,11 @@ def section_of(
         few_seeds=bool(rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS),
         unit=unit_of(rows),
         bits=bits_per(rows),
-        items="episodes" if accuracies else "documents",
+        items=items_of(rows),
         per_byte=is_per_byte(rows),
         headline=quoted,
         summary=summary,
-        answered=is_answered(summary),
+        answered=is_answered(rows),
         encodings=_encodings(summary, rows, runs, {name: styles[charts.short(name)] for name in order.names}),
         styles=styles,
         protocols=protocols,
@@ -203,7 +204,7 @@ def _protocols(
     rows, answers = group.rows, Answers(group.rows, summary, runs)
     names = list(dict.fromkeys(map(str, rows["protocol"])))
     gain_from = {name: gain_protocol(rows, name) for name in names}
-    by_accuracy = answers.by_accuracy(accuracies) if accuracies is not None and is_answered(summary) else None
+    by_accuracy = None if accuracies is None else answers.by_accuracy(accuracies)
     protocols = []
     for name in names:
         explained = PROTOCOLS.get(name).explained if name in PROTOCOLS.names() else ""
@@ -263,7 +264,7 @@ def _made(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> tuple[Fact, ...]:
 def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Headline) -> Accuracies | None:
     """The right answers; None for tasks without them. `points` are those of the protocol that reports quote."""
     rows, answers = group.rows, group.details.get("answers", pd.DataFrame())
-    if ACCURACY not in rows or rows[ACCURACY].isna().all():
+    if not is_answered(rows):
         return None
     known = {(point.encoding, point.length): (point.measures[ACCURACY], math.nan, math.nan) for point in points}
     chance, pairs, by_depth, longest, places = math.nan, None, False, 0, tuple[BinData, ...]()
@@ -380,7 +381,7 @@ def _analyses(
         analyses.append(used_window(group.details, summary))
     if "why/key_tokens" in details:
         analyses.append(on_key_tokens(details["why/key_tokens"], summary))
-    if not is_answered(summary):
+    if accuracies is None:
         of_model_only = {protocol: points for (protocol, variant), points in measured.items() if variant == FULL}
         analyses.append(audit(of_model_only, quoted, summary, bits))
     return [analysis for analysis in analyses if analysis is not None]

@@ -15,7 +15,16 @@ from pydantic import BaseModel
 from poscli.drawing.text import distinct
 from poscli.report.gate import undertrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
-from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, untrained
+from poscli.report.pooling import (
+    ACCURACY,
+    headline,
+    is_answered,
+    pool,
+    ratio_name,
+    task_measures,
+    untrained,
+    without_perplexities,
+)
 from poscli.report.reach import EFFECTIVE, effective_interval, effective_ratio, proven_lengths, safety
 from poscli.report.verdicts import (
     NOT_TESTED,
@@ -105,7 +114,7 @@ def _verdict(scores: pd.DataFrame, gain: pd.DataFrame, last: float, weak: tuple[
             return str(end["status"]), str(end["reason"])
     if weak:
         return weak
-    answered = ACCURACY in scores and scores[ACCURACY].notna().any()
+    answered = is_answered(scores)
     if len(gain) == 0 and not (answered and ends):
         return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
     if last <= 1:
@@ -114,11 +123,6 @@ def _verdict(scores: pd.DataFrame, gain: pd.DataFrame, last: float, weak: tuple[
         return task_verdict(effective_ratio(scores), last), ""
     end = gain.iloc[0]
     return verdict(*end[["gain", "gain_low", "gain_high"]], seeds=end["seeds"] - end["failed"]), ""
-
-
-def is_answered(summary: pd.DataFrame) -> bool:
-    """Whether a summary is of a task with right answers, whose encodings are judged by their accuracy."""
-    return bool(summary["effective"].notna().any())
 
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
@@ -156,7 +160,8 @@ def standings(summary: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def join(summaries: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Stack the summaries of several sections; the columns of all lengths are in order of the length."""
+    """Stack the summaries of several sections, `without_perplexities`; columns are in order of the length."""
+    summaries = [without_perplexities(summary) for summary in summaries]
     ratios = sorted({ratio for summary in summaries for ratio in ratios_of(summary)}, key=lambda name: float(name[:-1]))
     measures = dict.fromkeys(measure for summary in summaries for measure in measures_of(summary))
     table = pd.concat(summaries, ignore_index=True)

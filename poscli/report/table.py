@@ -9,9 +9,9 @@ import pandas as pd
 
 from poscli.drawing.text import amount, listed, number, signed
 from poscli.report.origin import bits_per
-from poscli.report.pooling import ACCURACY, Headline, is_summed_per_byte, ratio_name
+from poscli.report.pooling import ACCURACY, Headline, is_answered, is_summed_per_byte, ratio_name
 from poscli.report.reach import effective_text
-from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratios_of
+from poscli.report.summary import GAIN, machine_names, measures_of, ratios_of
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,
@@ -176,7 +176,7 @@ def verdict_sentences(summary: pd.DataFrame) -> str:
     Encodings that the longer context surely harms, though by less than a verdict counts, have a sentence of their own.
     """
     length, bits, sentences = int(summary["train_length"].iloc[0]), bits_per(summary), []
-    if is_answered(summary):
+    if answered := is_answered(summary):
         sentences.append(solved_up_to(summary))
         summary = summary[summary["verdict"].map(is_failure) | (summary["verdict"] == NOT_TRAINED)]
     names: dict[str, list[str]] = {}
@@ -185,7 +185,7 @@ def verdict_sentences(summary: pd.DataFrame) -> str:
     for word in [*(word for word in PHRASES if word in names), *(word for word in names if word not in PHRASES)]:
         phrase = PHRASES.get(word, f"Failed ({word})").format(length=length, bits=bits)
         sentences.append(f"{phrase}: {listed(names[word], 8)}.")
-    if not is_answered(summary):
+    if not answered:
         sentences += _what_is_proven(summary)
     return " ".join(sentences)
 
