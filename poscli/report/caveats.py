@@ -60,8 +60,7 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
         notes.append(f"Models have {spread} parameters: size may explain part of a difference.")
     main = rows[rows["protocol"] == quoted.perplexity]
     scored = of_model(rows, quoted.perplexity)
-    alike = ["tokenizer", "length"] if "tokenizer" in scored else ["length"]
-    windows = scored.groupby(alike)[["tokens", "bytes"]].nunique()
+    windows = scored.groupby(["tokenizer", "length"])[["tokens", "bytes"]].nunique()
     own = main[main["variant"] == FULL]
     if own.groupby("length")["stride"].nunique().max() > 1:
         strides = low_to_high(set(own["stride"]))
@@ -87,8 +86,8 @@ def age_note(rows: pd.DataFrame) -> list[str]:
     names = list(map(str, rows["encoding"].unique()))
     for name in names:
         part, spec = rows[rows["encoding"] == name], spec_in_label(name)
-        measured = set(part["measured_code"].fillna("")) if "measured_code" in part else {""}
-        trained = set(part["trained_code"].fillna("")) - {""} if "trained_code" in part else set[str]()
+        measured = set(part["measured_code"].fillna(""))
+        trained = set(part["trained_code"].fillna("")) - {""}
         if "" in measured:
             unknown.append(name)
             continue

@@ -236,7 +236,7 @@ def comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, 
 
 def _texts(rows: pd.DataFrame) -> list[str]:
     """The corpora of these rows, each with the beginning of its fingerprint, and its tokenizer if there are several."""
-    names = rows["tokenizer"].map(tokenizer_spec) if "tokenizer" in rows else pd.Series("", rows.index)
+    names = rows["tokenizer"].map(tokenizer_spec)
     several = names.nunique() > 1
     texts = sorted(set(zip(rows["corpus"], names, rows["fingerprint"], strict=True)))
     return [f"{corpus}{f' in {name}' if several else ''} ({mark[:8]})" for corpus, name, mark in texts]

@@ -95,8 +95,7 @@ def split(
     Of `runs` (from `trained_runs`), those that differ in the tokens of their training or in their recipe are named
     apart. All texts of the groups are `printable`, whatever the files said.
     """
-    named = rows["trained_on"].astype(object) if "trained_on" in rows else pd.Series("", rows.index)
-    rows = rows.assign(trained_on=named.where(named.notna(), ""))
+    rows = rows.assign(trained_on=rows["trained_on"].astype(object).fillna(""))
     rows, positions = _printable(rows.reset_index(drop=True)), _printable(positions)
     key = ["train_length", "trained_on"] if mix else ["fingerprint", "train_length", "trained_on"]
     parts = [part for _, part in rows.groupby(key, sort=True)]

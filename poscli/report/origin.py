@@ -51,7 +51,7 @@ def facts(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> list[tuple[str, st
     known = {
         "Corpus": _list(rows["corpus"]),
         "Fingerprint": _list(rows["fingerprint"]),
-        "Tokenizer": _list(rows["tokenizer"]) if "tokenizer" in rows else "",
+        "Tokenizer": _list(rows["tokenizer"]),
         "Training length L": _list(rows["train_length"]),
         "Bytes in a window": windows_in_bytes(rows),
         "Trained on": " of ".join(filter(None, [_budget(rows, runs), trained_on(rows)])),
@@ -71,14 +71,14 @@ def facts(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> list[tuple[str, st
 
 def trained_on(rows: pd.DataFrame) -> str:
     """The corpus that models were trained on where another one was scored; "" where it is the same."""
-    return _list(rows["trained_on"]) if "trained_on" in rows else ""
+    return _list(rows["trained_on"])
 
 
 def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Every machine on which rows were measured, as (fact, value): with what, and how many of the runs."""
     facts = []
     for name in machines(rows):
-        measured = rows[_machine_of(rows) == ("" if name == UNKNOWN_MACHINE else name)]
+        measured = rows[rows["machine"].fillna("") == ("" if name == UNKNOWN_MACHINE else name)]
         torch, commits, runs = _list(measured["torch"]), _list(measured["commit"]), measured["run_id"].nunique()
         parts = [
             _list(measured["cpu"]),
@@ -93,13 +93,8 @@ def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 def machines(rows: pd.DataFrame) -> list[str]:
     """The names of the machines on which rows were measured; none if no row says so."""
-    names = distinct(_machine_of(rows))
-    return names + [UNKNOWN_MACHINE] * bool(names and (_machine_of(rows) == "").any())
-
-
-def _machine_of(rows: pd.DataFrame) -> pd.Series:
-    """The machine of every row; empty in rows of which nothing was measured."""
-    return rows["machine"].fillna("") if "machine" in rows else pd.Series("", rows.index, "str")
+    names = distinct(rows["machine"])
+    return names + [UNKNOWN_MACHINE] * bool(names and (rows["machine"].fillna("") == "").any())
 
 
 def items_of(rows: pd.DataFrame) -> str:

@@ -325,13 +325,13 @@ def guesses(rows: pd.DataFrame) -> pd.DataFrame:
 
 def is_per_byte(table: pd.DataFrame) -> bool:
     """Whether rows of eval.csv, or a summary of them, are of several tokenizers."""
-    return "tokenizer" in table and table["tokenizer"].nunique() > 1 and table["fingerprint"].nunique() > 1
+    return table["tokenizer"].nunique() > 1 and table["fingerprint"].nunique() > 1
 
 
 def is_summed_per_byte(summary: pd.DataFrame) -> bool:
     """Whether the summary of a section is of several tokenizers, so that its `ppl` columns hold bits per byte."""
     mixed = summary["fingerprint"].str.contains(", ").any()
-    return bool("tokenizer" in summary and mixed and summary["tokenizer"].nunique() > 1)
+    return bool(mixed and summary["tokenizer"].nunique() > 1)
 
 
 def per_byte(rows: pd.DataFrame) -> pd.DataFrame:
@@ -339,7 +339,7 @@ def per_byte(rows: pd.DataFrame) -> pd.DataFrame:
     if not is_per_byte(rows):
         return rows
     ratio = rows["tokens"] / rows["bytes"].where(rows["bytes"] > 0)
-    columns = {name: rows[name] * ratio for name in NATS if name in rows}
+    columns = {name: rows[name] * ratio for name in NATS}
     return rows.assign(**columns, tokens=rows["bytes"], ppl=rows["bpb"], **{TOKENS: rows["tokens"]})
 
 
@@ -391,8 +391,6 @@ def windows_in_bytes(rows: pd.DataFrame) -> str:
 
     Empty if every token is a byte. The numbers come from the scored tokens.
     """
-    if "tokenizer" not in rows:
-        return ""
     scored = rows[(rows["status"] == "ok") & (rows["bytes"] > 0)]
     scored = scored.assign(tokens=scored_tokens(scored))
     if scored.empty or (scored["tokens"] == scored["bytes"]).all():

@@ -78,7 +78,7 @@ def summarize(group: Group) -> pd.DataFrame:
             "train_length": train_length,
             "max_length": int(rows["length"].max()),
             "encoding": name,
-            "tokenizer": ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else "",
+            "tokenizer": ", ".join(distinct(runs["tokenizer"])),
             "seeds": runs["seed"].nunique(),
             "parameters": int(runs["parameters"].max()),
         }
@@ -171,7 +171,7 @@ def join(summaries: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def machine_names(summary: pd.DataFrame) -> list[str]:
     """The machine of every row, or none if all were measured on the same one."""
-    names = list(summary["machine"].replace("", UNKNOWN_MACHINE)) if "machine" in summary else []
+    names = list(summary["machine"].replace("", UNKNOWN_MACHINE))
     return names if len(set(names)) > 1 or any(", " in name for name in names) else []
 
 
