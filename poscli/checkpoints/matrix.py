@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
+from poscli.checkpoints.advice import Advice, Candidate
 from poscli.checkpoints.models import ReadCheckpoint, checkpoint_at, checkpoint_run
 from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.request import AdviceRequest
@@ -17,7 +18,6 @@ from poscli.config.run import RunConfig
 from poscli.config.validate import LONGEST_TEXT, LONGEST_WINDOW, validated
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import ALL, compatible_specs, spec_under
-from poscli.report.advice import Advice, Candidate
 from poscli.runs.results import Tables, evaluation_tables
 from poscli.runs.run import evaluated_as
 from poscli.runs.schema import FULL

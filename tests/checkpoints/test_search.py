@@ -14,11 +14,11 @@ from checkpoints import LENGTH, make
 from cli_runner import assert_refused, cli, document
 
 from poscli.checkpoints import matrix, search
+from poscli.checkpoints.advice import Advice
 from poscli.checkpoints.paste import snippets
 from poscli.checkpoints.request import AdviceRequest
 from poscli.checkpoints.search import searched
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.report.advice import Advice
 from poscli.specs import parse
 
 OWN = 5000.0  # theta of the model

@@ -15,8 +15,8 @@ from matplotlib.text import Text
 from rich.console import Console
 from toys import first
 
+from poscli.checkpoints.advice import Advice, answer, notes
 from poscli.report import Report, build_report, terminal
-from poscli.report.advice import Advice, answer, notes
 from poscli.report.origin import bits_per
 from poscli.report.page.site import site_pages
 from poscli.statistics.comparison import LossTable

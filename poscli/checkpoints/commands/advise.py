@@ -68,9 +68,9 @@ def advise(
     With --minutes, the encodings that do worse on the first inputs are left out of the next ones.
     """
     from poscli.checkpoints import budget, matrix
+    from poscli.checkpoints.advice import advice_on, answer, show_advice
     from poscli.checkpoints.search import searched
     from poscli.estimate import evaluations
-    from poscli.report.advice import advice_on, answer, show_advice
     from poscli.statistics.comparison import LossTable
 
     begun = time.monotonic()

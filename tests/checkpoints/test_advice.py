@@ -10,7 +10,7 @@ import pytest
 from fake_results import results, units_of
 from lines import bare_table, outcome, outline, printed, sections
 
-from poscli.report.advice import advice_on, answer, notes, show_advice
+from poscli.checkpoints.advice import advice_on, answer, notes, show_advice
 from poscli.statistics.comparison import LossTable
 
 L, T = 256, 1024
