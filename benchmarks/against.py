@@ -28,14 +28,14 @@ from poscli.bench.cases import BenchCase, Refused, TimeEstimate, needs_of_model,
 from poscli.bench.commands import FLAGS, Folder, Resume, Threads, conclude, prepared
 from poscli.bench.session import Bench, case_values, measured_values, model_values, once_message
 from poscli.bench.settings import AUTO, BenchSettings
-from poscli.bench.show import how_measured, number_table, print_failures
+from poscli.bench.show import Bar, BarPage, how_measured, number_table, print_failures
 from poscli.bench.tables import MEMORY_OF, OUTCOME, SHAPE, TIMES, WHERE, Columns, ResultFile
 from poscli.bench.timing import Conditions, Row, Sizes, Work, ratio
 from poscli.bench.workloads import forward, untrained_model, work_of
 from poscli.cli.commands import command
 from poscli.cli.options import Device, Json, from_model
 from poscli.config.run import RunConfig
-from poscli.drawing.page import Bar, BarPage, written
+from poscli.drawing.page import written
 from poscli.drawing.style import PALETTE
 from poscli.drawing.text import amount, number
 from poscli.system.console import note, out

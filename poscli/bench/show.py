@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich import bar, box
 from rich.console import Console
@@ -12,9 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.bench.settings import AUTO, YARDSTICK
-from poscli.drawing.axes import LENGTH_AXIS, draw_line, length_axis, log_ticks, name_axes
-from poscli.drawing.page import Bar, BarPage, End, Page, failure_rows, written
-from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
+from poscli.drawing.axes import (
+    AXIS_NAME_POINTS,
+    LENGTH_AXIS,
+    draw_line,
+    fixed_ticks,
+    length_axis,
+    log_ticks,
+    name_axes,
+)
+from poscli.drawing.page import WIDTH, End, Page, clip, failure_rows, written
+from poscli.drawing.style import FAINT, INK, PALETTE, QUIET, Style, styles_for
 from poscli.drawing.text import amount, listed, low_to_high, number
 from poscli.evaluation.measure import PASS_TOKENS
 from poscli.system.files import write_atomic
@@ -29,6 +40,87 @@ CHEAP = 1.25  # cost as a multiple of `none`: cheaper encodings are drawn in the
 BAR_WIDTH = 40  # characters of a bar in the terminal
 BAND, LOWER_HALF = "#e3edf4", "#bcd4e5"
 STYLES = {"oom": "magenta", "unsupported": "dim", "skipped": "dim", "failed": "red"}
+# Of bars: ticks of their axis, those that are shown before any other but 1, and their smallest distance in inches.
+TICKS = (
+    *(0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 2.5, 3, 4, 5, 7),
+    *(10, 15, 20, 30, 50, 100, 200),
+)
+ROUND_TICKS = (2, 5, 10, 0.5)
+TICK_GAP = 0.4
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A ratio with its spread, its name at the left and a text at the right."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    text: str
+    color: str
+
+
+class BarPage(Page):
+    """Bars that begin at 1 on a log axis, so that a ratio of 2 is as long as one of 1/2."""
+
+    def __init__(self, bars: Sequence[Bar]) -> None:
+        super().__init__(int(1.25 * len(bars)) + 1)
+        self.size = 7.2
+        # Room for the names at the left and the texts at the right, and a line at 1.
+        left = 0.3 + self._width([clip(each.name) for each in bars], self.size)
+        right = 0.35 + self._width([each.text for each in bars], self.size)
+        axes, box = self.axes, self.axes.get_position()
+        axes.set_position((left / WIDTH, box.y0, (WIDTH - left - right) / WIDTH, box.height))
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.7)
+        axes.spines["left"].set_visible(False)
+        axes.axvline(1, color=INK, linewidth=1.0, zorder=3)
+        ends = [end for each in bars for end in (each.low, each.high, each.value)]
+        low, high = min(0.97, *ends), max(1.1, *ends)
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.02, high * (high / low) ** 0.03)
+        axes.set_ylim(len(bars) - 0.4, -0.6)
+        ticks = self._ticks()
+        fixed_ticks(axes.xaxis, ticks, [f"{tick:g}x" for tick in ticks])
+        for row, each in enumerate(bars):
+            self._draw(row, each)
+
+    def _ticks(self) -> list[float]:
+        """Ticks inside the axis, at least TICK_GAP apart: 1 first, then round ones, then those closest to 1."""
+        left, right = self.axes.get_xlim()
+        inches = self.axes.get_position().width * WIDTH / np.log(right / left)  # of a factor e
+        kept: list[float] = []
+        for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick not in ROUND_TICKS, abs(np.log(tick)))):
+            if left <= tick <= right and all(abs(np.log(tick / other)) * inches > TICK_GAP for other in kept):
+                kept.append(tick)
+        return sorted(kept)
+
+    def _draw(self, row: int, drawn: Bar) -> None:
+        self.axes.barh(row, drawn.value - 1, left=1, height=0.66, color=drawn.color, zorder=2)
+        self.axes.hlines(row, drawn.low, drawn.high, color=INK, linewidth=1.0, zorder=4)
+        look: dict[str, Any] = {"fontsize": self.size, "va": "center", "annotation_clip": False, "parse_math": False}
+        beside = self.axes.get_yaxis_transform()
+        for x, shift, side, color, text in (
+            (0, -5, "right", INK, clip(drawn.name)),
+            (1, 6, "left", QUIET if drawn.color == FAINT else INK, drawn.text),
+        ):
+            self.axes.annotate(
+                text,
+                (x, row),
+                xycoords=beside,
+                xytext=(shift, 0),
+                textcoords="offset points",
+                ha=side,
+                color=color,
+                **look,
+            )
+
+    def name_axis(self, text: str) -> None:
+        """Write what the bars measure below the axis."""
+        self.axes.set_xlabel(text, fontsize=AXIS_NAME_POINTS)
+
 
 Value = Callable[[pd.Series], str]
 

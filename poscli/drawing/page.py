@@ -1,4 +1,4 @@
-"""A page: one figure with a title, a finding, labelled lines or bars, a strip of failures and a footnote.
+"""A page: one figure with a title, a finding, labelled lines, a strip of failures and a footnote.
 
 Lengths are in inches. Labels at the ends of the lines replace a legend box; they never overlap, and their number and
 width decide the height of the figure and its right margin.
@@ -24,7 +24,6 @@ from matplotlib.patheffects import withStroke
 from matplotlib.transforms import blended_transform_factory
 from scipy.optimize import isotonic_regression
 
-from poscli.drawing.axes import AXIS_NAME_POINTS, fixed_ticks
 from poscli.drawing.style import FAINT, INK, QUIET, Style, Styles
 from poscli.drawing.text import drawable, listed
 
@@ -36,13 +35,6 @@ POINTS_PER_INCH = 72
 MAX_LABEL_CHARACTERS = 36
 NAME_CHARACTERS = 24  # of a name, that no label cuts: all registered encodings have shorter ones
 LONGEST_LABEL = 72  # characters; the axes make room for them
-# Of bars: ticks of their axis, those that are shown before any other but 1, and their smallest distance in inches.
-TICKS = (
-    *(0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 2.5, 3, 4, 5, 7),
-    *(10, 15, 20, 30, 50, 100, 200),
-)
-ROUND_TICKS = (2, 5, 10, 0.5)
-TICK_GAP = 0.4
 # Suffix of a file -> the canvas that prints it, and options without which equal figures were not equal bytes.
 PRINTED: dict[str, tuple[type[FigureCanvasBase], dict[str, Any]]] = {
     "png": (FigureCanvasAgg, {}),
@@ -260,76 +252,3 @@ def plain_frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=8, length=3, color=FAINT)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A ratio with its spread, its name at the left and a text at the right."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    text: str
-    color: str
-
-
-class BarPage(Page):
-    """Bars that begin at 1 on a log axis, so that a ratio of 2 is as long as one of 1/2."""
-
-    def __init__(self, bars: Sequence[Bar]) -> None:
-        super().__init__(int(1.25 * len(bars)) + 1)
-        self.size = 7.2
-        # Room for the names at the left and the texts at the right, and a line at 1.
-        left = 0.3 + self._width([clip(bar.name) for bar in bars], self.size)
-        right = 0.35 + self._width([bar.text for bar in bars], self.size)
-        axes, box = self.axes, self.axes.get_position()
-        axes.set_position((left / WIDTH, box.y0, (WIDTH - left - right) / WIDTH, box.height))
-        axes.set_yticks([])
-        axes.grid(visible=False)
-        axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.7)
-        axes.spines["left"].set_visible(False)
-        axes.axvline(1, color=INK, linewidth=1.0, zorder=3)
-        ends = [end for bar in bars for end in (bar.low, bar.high, bar.value)]
-        low, high = min(0.97, *ends), max(1.1, *ends)
-        axes.set_xscale("log")
-        axes.set_xlim(low / 1.02, high * (high / low) ** 0.03)
-        axes.set_ylim(len(bars) - 0.4, -0.6)
-        ticks = self._ticks()
-        fixed_ticks(axes.xaxis, ticks, [f"{tick:g}x" for tick in ticks])
-        for row, bar in enumerate(bars):
-            self._draw(row, bar)
-
-    def _ticks(self) -> list[float]:
-        """Ticks inside the axis, at least TICK_GAP apart: 1 first, then round ones, then those closest to 1."""
-        left, right = self.axes.get_xlim()
-        inches = self.axes.get_position().width * WIDTH / np.log(right / left)  # of a factor e
-        kept: list[float] = []
-        for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick not in ROUND_TICKS, abs(np.log(tick)))):
-            if left <= tick <= right and all(abs(np.log(tick / other)) * inches > TICK_GAP for other in kept):
-                kept.append(tick)
-        return sorted(kept)
-
-    def _draw(self, row: int, bar: Bar) -> None:
-        self.axes.barh(row, bar.value - 1, left=1, height=0.66, color=bar.color, zorder=2)
-        self.axes.hlines(row, bar.low, bar.high, color=INK, linewidth=1.0, zorder=4)
-        look: dict[str, Any] = {"fontsize": self.size, "va": "center", "annotation_clip": False, "parse_math": False}
-        beside = self.axes.get_yaxis_transform()
-        for x, shift, side, color, text in (
-            (0, -5, "right", INK, clip(bar.name)),
-            (1, 6, "left", QUIET if bar.color == FAINT else INK, bar.text),
-        ):
-            self.axes.annotate(
-                text,
-                (x, row),
-                xycoords=beside,
-                xytext=(shift, 0),
-                textcoords="offset points",
-                ha=side,
-                color=color,
-                **look,
-            )
-
-    def name_axis(self, text: str) -> None:
-        """Write what the bars measure below the axis."""
-        self.axes.set_xlabel(text, fontsize=AXIS_NAME_POINTS)

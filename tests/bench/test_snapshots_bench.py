@@ -16,6 +16,7 @@ import torch
 from against import Against, draw_comparisons
 from against import show as show_comparisons
 from drawn import drawn
+from looks import looks, pictured
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from measured import number
 from peers import find_peer
@@ -27,11 +28,12 @@ from poscli.bench import limits, timing
 from poscli.bench.cases import BenchCase, TimeEstimate, cases_of, engine_refusal, outcome, run_configs
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import draw_costs, show_bench
+from poscli.bench.show import Bar, BarPage, draw_costs, show_bench
 from poscli.bench.tables import COLUMNS, KEYS
 from poscli.bench.timing import SIZES, Conditions, Timing, TurnPace, ratio, time_in_turns
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
+from poscli.drawing.style import FAINT, INK, PALETTE
 
 LOOKS_AT_PICTURES = True
 WHERE = {
@@ -322,3 +324,24 @@ def test_turns(length_of_first: float, monkeypatch: pytest.MonkeyPatch, snapshot
 def shown_all(values: Sequence[float]) -> str:
     """Numbers in few digits."""
     return " ".join(number(value) for value in values)
+
+
+def test_bars(snapshot: Callable[..., None]) -> None:
+    """Ratios on both sides of 1, far from it and near it."""
+    long = "a specification whose name is far too long for the margin: rope(base=10000.0)+window(width=128)+sink(2)"
+    several = [
+        Bar("rope", 1.12, 1.05, 1.3, "1.12x", PALETTE[0]),
+        Bar(long, 0.83, 0.79, 0.9, "0.83x of a long text", PALETTE[1]),
+        Bar("none", 1.0, 1.0, 1.0, "the baseline", FAINT),
+        Bar("t5", 6.4, 5.2, 7.9, "6.40x", PALETTE[2]),
+    ]
+    parts = []
+    for bars, named in (
+        (several, "time, as a multiple"),
+        (several[:1], "memory"),
+        ([Bar("a", 120, 40, 260, "", INK)], "x"),
+    ):
+        page = BarPage(bars)
+        page.name_axis(named)
+        parts.append(pictured(page.figure) + "\n".join(looks(page.figure)) + "\n")
+    snapshot("\n".join(parts), rounded=True)

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from poscli.drawing import axes as on_axes
 from poscli.drawing import text
-from poscli.drawing.page import Bar, BarPage, End, Page, clip, clip_name, failure_rows, written
+from poscli.drawing.page import End, Page, clip, clip_name, failure_rows, written
 from poscli.drawing.sheet import Contents, Sheet
-from poscli.drawing.style import FAINT, INK, PALETTE, styles_for
+from poscli.drawing.style import FAINT, styles_for
 from poscli.drawing.text import drawable
 from poscli.grids.continuation import side_by_side
 
@@ -79,26 +79,6 @@ def test_files_of_pages_and_sheets(snapshot: Callable[..., None], monkeypatch: p
     files = [written(figure, suffix) for figure, suffixes in kinds_of.items() for suffix in suffixes]
     kinds = "".join(f"{file.decode().splitlines()[0]}\n" for file in files)
     snapshot(f"{kinds}{type(page.figure.canvas).__name__} {type(sheet.figure.canvas).__name__}\n")
-
-
-def test_bars(snapshot: Callable[..., None]) -> None:
-    """Ratios on both sides of 1, far from it and near it."""
-    several = [
-        Bar("rope", 1.12, 1.05, 1.3, "1.12x", PALETTE[0]),
-        Bar(LONG, 0.83, 0.79, 0.9, "0.83x of a long text", PALETTE[1]),
-        Bar("none", 1.0, 1.0, 1.0, "the baseline", FAINT),
-        Bar("t5", 6.4, 5.2, 7.9, "6.40x", PALETTE[2]),
-    ]
-    parts = []
-    for bars, named in (
-        (several, "time, as a multiple"),
-        (several[:1], "memory"),
-        ([Bar("a", 120, 40, 260, "", INK)], "x"),
-    ):
-        page = BarPage(bars)
-        page.name_axis(named)
-        parts.append(whole(page.figure))
-    snapshot("\n".join(parts), rounded=True)
 
 
 def test_a_sheet_of_panels(snapshot: Callable[..., None]) -> None:
