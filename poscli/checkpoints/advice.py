@@ -112,6 +112,7 @@ class Advice:
     spans_of: int = 0  # how many documents the spans are of; 0 for whole documents
     bits: str = "bits per byte"  # what losses are in
     untrained: str = ""  # why the model counts as not trained on text of this kind
+    more: str = "--tokens"  # the option of `poscli advise` by which more text is read
     unfollowed: int = 0  # further ways to read the target, which were left out before the end for lack of time
 
     def record(self) -> dict[str, Any]:
@@ -225,6 +226,7 @@ def notes(advice: Advice) -> list[str]:
     documents = counted(advice.documents, "document")
     if advice.spans_of:
         documents = f"{counted(advice.documents, 'span')} of {counted(advice.spans_of, 'document')}"
+    known = any(not math.isnan(each.gain.low) for each in advice.candidates)
     few = advice.seeds < FEWEST_SEEDS
     over = f"{documents} only: this one training of the model" if few else f"{advice.seeds} seeds and {documents}"
     lines = [
@@ -232,9 +234,9 @@ def notes(advice: Advice) -> list[str]:
         f"is reading the {last}, on the same tokens",
         f"cost: {advice.bits} by which the loss on inputs of {advice.train_length} tokens is above that of the model "
         "as it is",
-        f"95 % intervals are over {over}",
+        f"95 % intervals are over {over}" if known else f"no 95 % intervals: {documents} cannot give any",
     ]
-    if advice.spans_of:
+    if advice.spans_of and known:
         lines.append("spans of a document are not independent: true intervals are wider")
     seen = {each.verdict for each in advice.candidates}
     return lines + [f"{word}: {meaning}" for word, meaning in meanings(advice.bits).items() if word in seen]
@@ -300,7 +302,7 @@ def _window(advice: Advice) -> list[str]:
         f"Let {advice.model} read the last {advice.train_length} tokens only: of {len(advice.candidates)} ways to read "
         f"{advice.target}{others}, none is {'known to be ' if doubtful or others else ''}better."
     ]
-    holding = [each for each in advice.candidates if each.verdict == HOLDS]
+    holding = [each for each in advice.candidates if each.verdict in (HOLDS, USES_CONTEXT, MAY_USE_CONTEXT)]
     if holding:
         cheapest = min(holding, key=lambda each: (each.price, -each.gain.difference))
         lines.append(
@@ -311,6 +313,6 @@ def _window(advice: Advice) -> list[str]:
     if doubtful:
         lines.append(
             f"The gain of {listed(doubtful)} may be chance, given how many were tried and how much text was read: "
-            "score more --tokens."
+            f"give more {advice.more}."
         )
     return lines

@@ -74,7 +74,11 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     assert best.gain.low > 0
     assert best.verdict == "may use context"
     assert found.chosen is None
-    assert "may be chance" in answer(found)[-1]
+    assert answer(found)[1].startswith("If inputs must be read whole, other7 costs least")
+    assert answer(found)[-1].endswith(
+        "may be chance, given how many were tried and how much text was read: give more --tokens."
+    )
+    assert answer(replace(found, more="--minutes"))[-1].endswith("give more --minutes.")
 
 
 @pytest.mark.parametrize("documents", [1, 3])
@@ -85,6 +89,7 @@ def test_a_gain_on_too_little_text_is_not_said_to_be_none(documents):
     said = answer(few)
     assert said[0].endswith("none is known to be better.")
     assert said[-1].startswith("The gain of yarn may be chance")
+    assert ("no 95 % intervals: 1 document cannot give any" in notes(few)) == (documents == 1)
 
 
 def test_ways_that_were_left_out_are_counted():

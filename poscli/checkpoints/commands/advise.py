@@ -99,7 +99,7 @@ def advise(
     else:
         tables = matrix.measured(asked)
     advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.checkpoint.name, asked.target)
-    advice = replace(advice, unfollowed=len(left_out))
+    advice = replace(advice, unfollowed=len(left_out), more="--tokens" if request.minutes is None else "--minutes")
     pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
     document = {"answer": answer(advice), **advice.record(), "paste": [asdict(each) for each in pasted]}
     document |= {"left_out": [asdict(each) for each in left_out], "search": [asdict(each) for each in found]}
