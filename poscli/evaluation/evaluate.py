@@ -32,6 +32,7 @@ from poscli.runs.results import (
     evaluated_under,
     evaluation,
     fault_of,
+    has_evaluation,
     write_evaluation,
 )
 from poscli.runs.run import EVALUATED, FAILED_STATES, UNFINISHED, Run
@@ -76,6 +77,8 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
         if any_rank(known):
             note(f"{run.id} is evaluated already: nothing to do")
             return evaluation(run, task.columns)
+        if ranks().first and not force and has_evaluation(run):
+            note(f"{run.id} was evaluated under other settings; these results replace that evaluation")
         with together():
             status = run.status()
             model = None if status["state"] in FAILED_STATES else model_to_measure(setup)

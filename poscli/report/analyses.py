@@ -138,7 +138,8 @@ def seed_spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
     widest = max(last, key=lambda name: last[name].seed_sd)
     least = min(last, key=lambda name: last[name].seed_sd)
     seeds = low_to_high({interval.seeds for interval in last.values()})
-    answer = f"{seeds} seeds per encoding. At {ratio_name(ratios[-1])}, seeds of {named(widest)} differ most"
+    every = "per encoding" if set(scored["encoding"]) == set(names) else f"of {listed(names)}"
+    answer = f"{seeds} seeds {every}. At {ratio_name(ratios[-1])}, seeds of {named(widest)} differ most"
     answer += f" (by {last[widest].seed_sd:.3f} {bits})"
     answer += f", those of {named(least)} least (by {last[least].seed_sd:.3f})" if widest != least else ""
     legend = (

@@ -201,6 +201,8 @@ class Answers:
         means = {frozenset(times): student_of_logs([*times.values()])[0] for times in known.values() if times}
         time, low, high = student_of_logs([*known[first].values()])
         interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(too few seeds for an interval)"
+        if timing_note(self.rows["run_id"].unique(), self.trained):
+            return f", for {seconds(time)} of training {interval}"
         ratio = time / min(means.values())
         beside = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
         return f", for {seconds(time)} of training {interval}{beside if len(means) > 1 else ''}"

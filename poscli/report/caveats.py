@@ -15,7 +15,7 @@ from poscli.report.catalogue import spec_in_label
 from poscli.report.collect import Trained
 from poscli.report.comparison import SPANS
 from poscli.report.origin import items_of, machines
-from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, ratio_name
+from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, on_different_windows, ratio_name
 from poscli.report.verdicts import NOT_TRAINED, is_failure
 from poscli.runs.run import AS
 from poscli.runs.schema import FULL
@@ -60,14 +60,13 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
         notes.append(f"Models have {spread} parameters: size may explain part of a difference.")
     main = rows[rows["protocol"] == quoted.perplexity]
     scored = of_model(rows, quoted.perplexity)
-    windows = scored.groupby(["tokenizer", "length"])[["tokens", "bytes"]].nunique()
     own = main[main["variant"] == FULL]
     if own.groupby("length")["stride"].nunique().max() > 1:
         strides = low_to_high(set(own["stride"]))
         notes.append(
             f"Runs were evaluated with strides of {strides}: evaluate them again with one --stride to compare."
         )
-    elif (windows > 1).any(axis=None):  # then perplexities do not compare to the last digit
+    elif on_different_windows(scored):  # then perplexities do not compare to the last digit
         notes.append(
             "Runs were scored on different windows of the text: evaluate all with the same --tokens, --max-len and "
             "--lengths to compare."
@@ -117,10 +116,11 @@ def age_note(rows: pd.DataFrame) -> list[str]:
 def budget_note(rows: pd.DataFrame, summary: pd.DataFrame, trained: Mapping[str, Trained]) -> list[str]:
     """How many tokens the untrained encodings saw, what the others needed, and what would probably be enough.
 
-    Empty where all are trained, or where no training log is known. Losses are those of training batches.
+    Empty where all are trained, where no training log is known, or where the text is not that of the training. Losses
+    are those of training batches.
     """
     lost = [str(name) for name in summary.loc[summary["verdict"] == NOT_TRAINED, "encoding"]]
-    if not lost or is_per_byte(rows):
+    if not lost or is_per_byte(rows) or rows["trained_on"].any():  # more training teaches nothing of another text
         return []
     costs = guesses(rows).dropna(subset="guess")[["run_id", "encoding", "guess"]].itertuples(index=False)
     known = [(str(name), trained[run].curve, guess) for run, name, guess in costs if run in trained]

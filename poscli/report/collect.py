@@ -69,7 +69,8 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
     if not evaluations and damaged:
         raise next(iter(damaged.values()))
     if not evaluations:
-        raise PoscliError(f"no evaluated runs in {runs}: {FIRST_COMMANDS}")
+        cure = "evaluate the trained ones with `poscli extrapolate` first" if waiting else FIRST_COMMANDS
+        raise PoscliError(f"no evaluated runs in {runs}: {cure}")
     if waiting:
         note(f"{waiting} of {len(trained)} runs are not evaluated yet and left out: poscli extrapolate")
     left_out = {name: str(error) for name, error in damaged.items()}

@@ -11,7 +11,7 @@ from poscli import specs
 from poscli.drawing.text import listed
 from poscli.evaluation.plan import PAIRED
 from poscli.report.origin import bits_per
-from poscli.report.pooling import headline, sound, tokenizer_spec
+from poscli.report.pooling import headline, of_model, on_different_windows, sound, tokenizer_spec
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2, Comparison, EncodingLosses, LossTable, corrected, judged
 from poscli.system.errors import UsageError, near
@@ -159,6 +159,11 @@ def compare_named(
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
     both = pd.concat([ours.assign(encoding="first"), theirs.assign(encoding="second")])
+    if on_different_windows(of_model(both, protocol)):
+        raise UsageError(
+            "these runs were scored on different windows of the text; evaluate them with equal --tokens, --max-len and "
+            "--lengths"
+        )
     losses = losses_of(both, table, protocol)
     comparisons = losses.compare((("first", FULL), ("second", FULL), length) for length in lengths)
     if not any(each.seeds for each in comparisons):

@@ -95,6 +95,12 @@ def of_model(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
     return rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL) & sound(rows)]
 
 
+def on_different_windows(rows: pd.DataFrame) -> bool:
+    """Whether models that read the same tokens were scored on different windows; the rows are as from `of_model`."""
+    windows = rows.groupby(["tokenizer", "length"])[["tokens", "bytes"]].nunique()
+    return bool((windows > 1).any(axis=None))
+
+
 def the_train_length(rows: pd.DataFrame) -> int:
     """The only training length of these rows; UsageError if there are several, which cannot be compared."""
     lengths = sorted(set(rows["train_length"]))

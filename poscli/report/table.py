@@ -227,7 +227,7 @@ def folded(lines: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     guessing = [line for line in lines if line[1] == NOT_TRAINED]
     if len(guessing) <= NAMED:
         return list(lines)
-    names, (first, _, reason) = [name for name, _, _ in guessing], guessing[0]
+    names, (first, _, reason) = list(dict.fromkeys(name for name, _, _ in guessing)), guessing[0]
     many = listed(names, NAMED), NOT_TRAINED, f"{len(names)} encodings; {first}: {reason}"
     return [many, *(line for line in lines if line[1] != NOT_TRAINED)]
 

@@ -22,6 +22,7 @@ from poscli.system.device import device_of, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.files import make_folder
 from poscli.system.memory import USABLE, free_memory, in_words
+from poscli.system.text import counted
 
 START_SECONDS = 4.0  # until a worker process can begin: importing torch took 3 to 5 on CPUs
 PROCESS_BYTES = 0.5 * 2**30  # of a worker process before it does anything: Python, torch and a corpus
@@ -130,8 +131,8 @@ class Crew:
         threads, cores = self.threads or 1, usable_cores()
         if self.count * threads > cores:
             warn_once(
-                f"{self.count} workers with --cpus {threads} each slow each other down, as there are {cores} cores to "
-                f"use; --workers {max(1, cores // threads)} suits this machine"
+                f"{self.count} workers of {counted(threads, 'thread')} each slow each other down on "
+                f"{counted(cores, 'core')}; --workers {max(1, cores // threads)} suits this machine"
             )
         on_cpu, free = device_of(self.device).type == "cpu", free_memory(torch.device("cpu"))
         if self.memory is not None:

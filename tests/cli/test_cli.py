@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,13 @@ def test_the_same_command_again_does_nothing_and_says_so(results: Path, monkeypa
     assert again.code == 0
     assert again.err.count("is evaluated already: nothing to do") == 3
     assert snapshot(results) == before
+
+
+def test_another_evaluation_of_a_run_is_said_to_replace_the_one_before(results: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(results, tmp_path / "results")
+    other = cli("extrapolate", "--enc", "alibi", *SHORT, "--stride", 2, "--out", copy)
+    assert (other.code, other.err.count("these results replace that evaluation")) == (0, 1)
+    assert "replace" not in cli("extrapolate", "--enc", "alibi", *SHORT, "--stride", 2, "--force", "--out", copy).err
 
 
 def test_runs_are_selected_by_encoding_and_by_the_beginning_of_their_id(results: Path) -> None:

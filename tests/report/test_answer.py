@@ -306,7 +306,9 @@ def test_times_of_runs_beside_each_other_are_said_not_to_compare(tmp_path: Path,
         runs[run] = replace(each, training=run, machine="bench", span=(begin, begin + 50.0))
         elsewhere[run] = replace(runs[run], machine=each.config.encoding)
     report = built(tmp_path, rows, units, runs=runs)
-    assert "of training [" in agreed(report, tmp_path).text
+    text = agreed(report, tmp_path).text
+    assert "of training [" in text
+    assert ("the fastest" in text) == (not beside)
     words = f"Training times do not compare: {beside} of 9 runs were trained at the same time as another run"
     for text in everywhere(report, tmp_path):
         assert ("Training times do not compare" in text) == bool(beside)

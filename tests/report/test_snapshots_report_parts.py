@@ -211,6 +211,7 @@ def test_two_selections_compared(snapshot: Say) -> None:
         "no such run": (rows, details, "ropes", "alibi", {}),
         "no such protocol": (rows, details, "rope", "alibi", {"protocol": "answer"}),
         "no common length": (rows[rope == (rows["length"] > 256)], details, "rope", "alibi", {}),
+        "other windows": (rows.assign(tokens=rows["tokens"] + rope), details, "rope", "alibi", {}),
         "no common seed": (rows[rope == (rows["seed"] == 1)], details, "rope", "alibi", {}),
     }
 

@@ -73,7 +73,7 @@ def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
     rows = rows.assign(guess_gain_low=rows["guess_gain_low"].mask(guessing, -0.1))
     runs = rows.drop_duplicates("encoding").set_index("encoding")["run_id"]
 
-    def note(**curves: str) -> str:
+    def note(rows: pd.DataFrame = rows, /, **curves: str) -> str:
         known = {runs[name]: Trained(RunConfig(encoding=name), {}, curve=CURVES[each]) for name, each in curves.items()}
         return " ".join(budget_note(rows, summarized(rows), known)) or "nothing"
 
@@ -92,6 +92,7 @@ def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
                 note(alibi="does not fall", rope="rises", **{"t5(buckets=32)": "six rows"}, learned="is there"),
                 note(alibi="is there"),
                 note(learned="is there"),
+                note(rows.assign(trained_on="text:another"), alibi="falls"),
             ]
         ),
         "by another guess": bare_table([guess, passed(CURVES["is there"], guess)] for guess in (5.0, 4.0, 2.5, 2.0)),
