@@ -126,6 +126,45 @@ def test_a_scaling_that_was_asked_for_is_right_and_one_that_is_ignored_is_named(
         assert [each["name"] for each in found(wrong, folder, corpus, *asked)["faults"]] == ["scaling ignored"]
 
 
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize(("name", "scaling"), [("rope-linear", LINEAR), ("yarn", YARN)])
+def test_a_scaling_without_a_factor_is_the_one_for_the_target(
+    folder: Path, corpus: str, name: str, scaling: dict[str, Any]
+) -> None:
+    asked = ("--as", name, "--target", "4x")
+    half = scaling | {"factor": 2.0}
+    with ModelServer(folder, {"rope_scaling": scaling}) as right:
+        assert f"as it should, with {name}(factor=4.0" in " ".join(audit(right, folder, corpus, *asked).out.split())
+    with ModelServer(folder, {"rope_scaling": half}) as wrong:
+        (fault,) = found(wrong, folder, corpus, *asked)["faults"]
+    assert fault["name"] == "factor"
+    assert fault["said"].endswith("and should be 4")
+    with ModelServer(folder) as plain:
+        (fault,) = found(plain, folder, corpus, *asked)["faults"]
+    assert fault["name"] == "scaling ignored"
+    assert f"it computes rope as it is, and should compute {name}(factor=4.0" in fault["said"]
+
+
+@pytest.mark.parametrize("target", [(), ("--target", "1x")])
+def test_a_scaling_without_a_factor_needs_a_longer_target(folder: Path, corpus: str, target: tuple[str, ...]) -> None:
+    with ModelServer(folder, {"rope_scaling": YARN}, Fault(context=4 * LENGTH)) as server:
+        result = audit(server, folder, corpus, "--as", "yarn", *target)
+    assert (result.code, result.out) == (USAGE, "")
+    assert "--as yarn names no factor" in result.err
+    assert f"a --target above {LENGTH}" in result.err
+
+
+def test_a_scaling_that_follows_the_text_stays_as_it_is(folder: Path, corpus: str) -> None:
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    asked = ("--as", "rope-dynamic", "--target", "2x")
+    with ModelServer(folder, {"rope_scaling": scaling}) as right, ModelServer(folder) as plain:
+        assert found(right, folder, corpus, *asked)["faults"] == []
+        (fault,) = found(plain, folder, corpus, *asked)["faults"]
+    assert fault["name"] == "long inputs"
+
+
 def test_a_server_that_takes_or_reads_less_than_it_should_is_named(folder: Path, corpus: str) -> None:
     with ModelServer(folder, fault=Fault(context=LENGTH)) as short:
         assert found(short, folder, corpus)["faults"] == []

@@ -23,6 +23,7 @@ from poscli.checkpoints.matrix import read_length
 from poscli.checkpoints.models import checkpoint_at, load_checkpoint
 from poscli.checkpoints.served.endpoint import Server, TooLongError, connect
 from poscli.checkpoints.served.hypotheses import Theory, theories
+from poscli.checkpoints.wanted import fixed
 from poscli.config.run import RunConfig
 from poscli.config.validate import LONGEST_WINDOW
 from poscli.data import load_corpus
@@ -346,6 +347,21 @@ def _of_long_inputs(read: LongRead, served: Values, own: Values, least: Values, 
     )
 
 
+def _as_served(as_: str, spec: str, length: int, longest: int, *, named: bool) -> str:
+    """The spec of `--as` with the factors that a server computes, which has one for inputs of all lengths.
+
+    A factor that it leaves out is the one for `longest` tokens, if the user has `named` them and they are more than the
+    trained `length`; else UsageError, for the factor would follow from a length that nobody had in mind.
+    """
+    written = fixed(spec, length, longest)
+    if written != fixed(spec, length, 2 * longest) and (not named or longest <= length):
+        raise UsageError(
+            f"--as {as_} names no factor, and a server has one for inputs of all lengths; write the one that it was "
+            f"started with, as in 'yarn(factor=4)', or give the length that it is for, a --target above {length}"
+        )
+    return written
+
+
 def _simplex(start: Values) -> Values:
     """Where the search begins: the start, and a third more of each number."""
     return np.array([start, *(start + np.log(1.35) * row for row in np.eye(len(start)))])
@@ -393,6 +409,8 @@ def open_audit(
     if not least <= longest <= most:
         end = ", where its learned positions end" if expected == LEARNED else ""
         raise UsageError(f"--target {target} is {longest} tokens, and must be between {least} and {most}{end}")
+    if as_ is not None:
+        expected = _as_served(as_, expected, length, longest, named=target is not None)
     words = audit_texts(config.corpus, config.tokenizer, length, longest)
     held = load_checkpoint(config, device)
     auditor = Auditor(server, held, config, expected, words, longest)
