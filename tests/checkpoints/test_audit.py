@@ -163,6 +163,7 @@ def test_a_scaling_that_follows_the_text_stays_as_it_is(folder: Path, corpus: st
         assert found(right, folder, corpus, *asked)["faults"] == []
         (fault,) = found(plain, folder, corpus, *asked)["faults"]
     assert fault["name"] == "long inputs"
+    assert "computes other positions in long inputs" in fault["said"]
 
 
 def test_a_server_that_takes_or_reads_less_than_it_should_is_named(folder: Path, corpus: str) -> None:

@@ -343,7 +343,7 @@ def _of_long_inputs(read: LongRead, served: Values, own: Values, least: Values, 
         return ""
     return (
         f"{said}its log-probabilities differ by {differ:.2f} nats from those here, and by {explained:.2f} in short "
-        "texts: it reads less than it was sent, or scales long inputs"
+        "texts: it reads less than it was sent, or computes other positions in long inputs"
     )
 
 
