@@ -108,20 +108,20 @@ def probe(folder: Path, subject: Readings, device: torch.device) -> Probe:
     DataError if transformers cannot load or run it, or if its tokenizer does not belong to it.
     """
     ids_BT, words = passage(folder, subject.architecture)
-    stock, ids_BT = stock_model(folder, None, device), ids_BT.to(device)
-    stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are not finite
+    stock = stock_model(folder, None, device)
     with quiet():
-        return probe_model(stock, subject, ids_BT, words)
+        return probe_model(stock, folder, subject, ids_BT.to(device), words)
 
 
 @torch.inference_mode()
-def probe_model(stock: Any, subject: Readings, ids_BT: Tensor, words: str) -> Probe:
-    """Probe a stock model of transformers with a passage, which is `words` in words.
+def probe_model(stock: Any, folder: Path, subject: Readings, ids_BT: Tensor, words: str) -> Probe:
+    """Probe a stock model of transformers, loaded from a folder, with a passage, which is `words` in words.
 
-    Afterwards poscli's encodings compute the positions of this model.
+    Afterwards poscli's encodings compute the positions of this model. DataError if transformers cannot run it.
     """
     dtype = next(stock.parameters()).dtype
-    findings = list(_frequencies(stock, subject))
+    findings = list(_frequencies(stock, subject))  # before the model reads anything: a long text may change them
+    stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are not finite
     starts = _starts(subject, ids_BT.shape[1])
     stock_at: dict[int, Tensor] = {}
     if _takes_positions(stock, subject):

@@ -40,7 +40,7 @@ def probed(folder: Path, plant: Callable[[Any], None], dtype: torch.dtype | None
     plant(stock)
     ids_BT, words = passage(folder, subject.architecture)
     with quiet():
-        return probe_model(stock, subject, ids_BT, words)
+        return probe_model(stock, folder, subject, ids_BT, words)
 
 
 def faults(report: Probe) -> set[str]:
@@ -128,6 +128,16 @@ def test_healthy_models_raise_nothing(name: str, tmp_path: Path) -> None:
         assert max(report.losses.values()) - min(report.losses.values()) < 1e-3
     else:
         assert max(report.losses.values()) - min(report.losses.values()) > 1e-2
+
+
+def test_a_longrope_whose_passage_already_takes_the_long_list_has_no_fault(tmp_path: Path) -> None:
+    """Transformers keeps the frequencies of the last text, which are not those that the model was loaded with."""
+    lists = {each: LONGROPE[each] for each in ("short_factor", "long_factor")}
+    scaling = {"type": "longrope", **lists}
+    folder = made("phi3", tmp_path, rope_scaling=scaling, original_max_position_embeddings=LENGTH // 4)
+    report = probe(folder, read_subject(folder), CPU)
+    assert faults(report) == set(), report.faults
+    assert "frequencies" in {finding.name for finding in report.findings}
 
 
 @pytest.mark.parametrize("family", ["llama", "smollm3"])  # all layers turn, and some do

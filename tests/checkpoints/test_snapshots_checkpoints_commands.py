@@ -306,7 +306,7 @@ def test_what_a_probe_finds(place: Path, snapshot: Snapshot) -> None:
         with quiet():
             stock = stock_model(place / family, None, CPU)
             plant(stock)
-            probed = probe_model(stock, subject, ids_BT, words)
+            probed = probe_model(stock, place / family, subject, ids_BT, words)
         losses = ", ".join(f"{loss:.3f} at {start}" for start, loss in probed.losses.items())
         lines += [f"## {name}: {probed.passage}, {probed.dtype}, {losses}"]
         lines += [masked(f"{'fault ' * each.fault}{each.name}: {each.said}", place) for each in probed.findings]
