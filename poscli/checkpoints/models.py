@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -74,11 +75,7 @@ def checkpoint_at(
     source = find(model)
     config = config_in(source.folder)
     known = architecture(config, length)
-    if how := quantization_of(config):
-        raise UsageError(
-            f"the weights of {source.spec} are quantised ({how}), which poscli does not run; take the model that was "
-            "quantised, or save it dequantised. `poscli card` reads its positions"
-        )
+    refuse_quantised(config, source.spec)
     if not SHORTEST_WINDOW <= known.length <= LONGEST_WINDOW:
         allowed = f"poscli evaluates models of {SHORTEST_WINDOW} to {LONGEST_WINDOW}"
         if length is not None:
@@ -119,6 +116,15 @@ def checkpoint_at(
         ),
     }
     return ReadCheckpoint(source, config, known, validated(RunConfig, values, "--model"))
+
+
+def refuse_quantised(config: Mapping[str, Any], spec: str) -> None:
+    """UsageError if a checkpoint, which people name by `spec`, has quantised weights."""
+    if how := quantization_of(config):
+        raise UsageError(
+            f"the weights of {spec} are quantised ({how}), which poscli does not run; take the model that was "
+            "quantised, or save it dequantised. `poscli card` without --probe reads its positions"
+        )
 
 
 def checkpoint_run(read: ReadCheckpoint, runs: Path, device: torch.device) -> tuple[Run, Task]:

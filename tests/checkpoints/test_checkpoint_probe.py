@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import types
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 pytest.importorskip("transformers")
 
 from checkpoints import LENGTH, make
+from cli_runner import assert_refused
 from tokenizers import Tokenizer, models
 
 from poscli.checkpoints.card import read_subject
@@ -187,6 +189,16 @@ def test_a_tokenizer_without_tokens_for_english_is_as_none(tmp_path: Path) -> No
         assert report.passage == f"{LENGTH // 2} tokens spread over the vocabulary"
         assert all(math.isfinite(loss) for loss in report.losses.values())
         assert faults(report) == set(), report.faults
+
+
+def test_quantised_weights_are_refused_as_they_are_elsewhere(tmp_path: Path) -> None:
+    folder = made("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    quantised = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (folder / "config.json").write_text(json.dumps(config | quantised))
+    said = "are quantised (gptq, 4 bits), which poscli does not run"
+    for command in (("card", folder, "--probe"), ("extrapolate", "--model", folder)):
+        assert_refused(command, 2, said)
 
 
 @pytest.mark.parametrize(("content", "words"), [("{", "is no tokenizer"), (None, "a vocabulary of 40")])

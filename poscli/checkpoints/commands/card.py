@@ -50,8 +50,10 @@ def card(
     facts = card_of(subject)
     probed = None
     if probe and not subject.stock.refusal:
+        from poscli.checkpoints.models import refuse_quantised
         from poscli.checkpoints.probe import probe as probe_checkpoint
 
+        refuse_quantised(subject.config, source.spec)
         where = device_of(device)
         size = sum((source.folder / name).stat().st_size for name in source.weights)
         if why := unaffordable(size, where):
