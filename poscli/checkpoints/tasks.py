@@ -74,9 +74,10 @@ class Told(EpisodeTask):
         opening = [self.data.tokenizer.end] if self.data.tokenizer.opens else []
         room = length + 1 - len(opening) - len(asked) - sum(map(len, told))
         if room < 1:
+            needed = length + 1 - room
             raise UsageError(
-                f"an episode of the task {self.name} takes {length + 1 - room} tokens of this tokenizer, and windows "
-                f"have {length}; give longer ones"
+                f"an episode of the task {self.name} takes {needed} tokens of this tokenizer, and windows have "
+                f"{length}; take a model with a trained length of at least {needed} tokens"
             )
         passage = _passage(self._split(training), room, draw)
         cuts = np.sort(draw.integers(0, room + 1, len(told)))
