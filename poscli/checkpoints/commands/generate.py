@@ -41,12 +41,16 @@ class CheckpointWriter(OtherWriters):
     chat: Chat = False
     corpus: Corpus = None
 
-    def writer(self, device: torch.device, prompt: str | None, after: int | None) -> Writer | None:
+    def writer(self, device: torch.device, prompt: str | None, after: int | None, selected: list[str]) -> Writer | None:
         if self.model is None:
             for name, value in (("--chat", self.chat), ("--corpus", self.corpus)):
                 if value:
                     raise UsageError(f"{name} is for --model: a trained run has its own text; leave it out")
             return None
+        if selected:
+            raise UsageError(
+                f"{selected[0]} selects a trained run, and --model {self.model} names a checkpoint; give one"
+            )
         if self.corpus and after is None:
             raise UsageError(f"--corpus {self.corpus} is the text that --after reads; give that too, or leave it out")
         if self.chat and after is not None:

@@ -102,8 +102,11 @@ class Writer:
 class OtherWriters(AddedOptions):
     """Options of `poscli generate` that name a model which is not a run that poscli has trained."""
 
-    def writer(self, device: torch.device, prompt: str | None, after: int | None) -> Writer | None:
-        """The model, None if none is named; UsageError for options that do not go together."""
+    def writer(self, device: torch.device, prompt: str | None, after: int | None, selected: list[str]) -> Writer | None:
+        """The model, None if none is named; UsageError for options that do not go together.
+
+        `selected` are the trained run and the encoding that the command names.
+        """
         raise NotImplementedError
 
 
@@ -146,8 +149,9 @@ def generate(
     sampling = Sampling(temperature, seed, device_of(device))
     text_options: dict[str, object] = {"--prompt": prompt, "--tokens": tokens, "--after": after, "--as": as_}
     image_options: dict[str, object] = {"--rows": rows, "--side": side, "--image": image, "--to": to}
-    for writer in filter(None, (other.writer(sampling.device, prompt, after) for other in others)):
-        _refuse(writer.name, "text", {"--run": run, "--enc": enc} | image_options)
+    selected = [each for each in (run, enc) if each is not None]
+    for writer in filter(None, (other.writer(sampling.device, prompt, after, selected) for other in others)):
+        _refuse(writer.name, "text", image_options)
         _continue_text(writer, prompt, as_, after, tokens or TOKENS, sampling, json_)
         return
     chosen = newest_complete(out_ / "runs", run or "", enc or "")
