@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 import transformers
 from checkpoints import LENGTH, ROWS, TOKENS
-from cli_runner import assert_refused, cli
+from cli_runner import assert_refused, cli, environment
 
 PROMPT = "The keeper counted"
 TEMPLATE = "{% for turn in messages %}<|begin|>{{ turn.role }}: {{ turn.content }}\n{% endfor %}keeper:"
@@ -35,6 +37,13 @@ def ours(*options: str | Path) -> dict[str, Any]:
     result = cli("generate", "--temperature", "0", "--json", *options)
     assert result.code == 0, result.err
     return dict(result.json)
+
+
+def test_in_one_file_what_is_said_of_a_text_stands_on_a_line_of_its_own(place: Path) -> None:
+    command = [sys.executable, "-m", "poscli", "generate", "--model", str(place / "llama"), "--tokens", "3"]
+    joined = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), check=True)
+    said = joined.stdout.splitlines()[-1]
+    assert said.startswith(b"llama: 3 tokens, "), joined.stdout
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom"])

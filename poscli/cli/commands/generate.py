@@ -221,6 +221,7 @@ def _continue_text(
         "tokens": len(made), "seconds": seconds, "note": ended, "repeated": [vars(each) for each in repeated],
     }  # fmt: skip
     emit(json_, record, lambda: data().write("\n"))
+    data().flush()  # before what is said of it, where both streams go to one file
     words = speed(writer.name, len(made), "tokens", seconds)
     note("; ".join(filter(None, [ended, words, _in_words(repeated, config.length)])))
 
