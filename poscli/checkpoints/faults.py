@@ -192,8 +192,8 @@ FAULTS = (
     Rule(
         "alibi-in-bfloat16",  # slope times position: bfloat16 holds 8 digits of a binary number
         at.whole_checkpoint(
-            lambda model: model.config.get("alibi"),
-            step=lambda model: max(1, 2 ** ((model.length - 1).bit_length() - 8)),
+            lambda model: model.config.get("alibi") and model.length > at.EXACT_IN_BFLOAT16,
+            step=lambda model: 2 ** ((model.length - 1).bit_length() - 8),
         ),
         "transformers computes the ALiBi of models of type falcon in bfloat16, where positions from "
         f"{at.EXACT_IN_BFLOAT16} on are rounded: at {{model.length}} to multiples of {{step}}.",
