@@ -242,5 +242,12 @@ def test_the_longest_promised_text_is_the_same_number_in_the_card_and_in_its_fau
     assert "230" in fault.fix
 
 
+def test_only_a_probe_says_what_transformers_computes(tmp_path: Path) -> None:
+    for config in (SMALL, SIZES | {"model_type": "gpt2", "n_positions": 64}):
+        said = " ".join(cli("card", write(tmp_path, config)).out.split())
+        assert "No faults in config.json" in said
+        assert "--probe compares what" in said
+
+
 def test_a_device_is_for_the_probe(tmp_path: Path) -> None:
     assert_refused(("card", write(tmp_path, SMALL), "--device", "auto"), 2, "--device auto is for --probe")

@@ -89,8 +89,11 @@ def _verdict(facts: Card, probed: Probe | None) -> None:
     if names:
         out().print(Text(f"{len(names)} fault{'s' * (len(names) > 1)}: {', '.join(names)}", style="bold red"))
         return
-    if probed or any(group.pairs for group in facts.groups):
-        said = f"No faults: transformers {facts.transformers} computes the positions that config.json states."
+    version = f"transformers {facts.transformers}"
+    if probed:
+        said = f"No faults: {version} computes the positions that config.json states."
+    elif any(group.pairs for group in facts.groups):  # rotations are all that can be compared without weights
+        said = f"No faults in config.json: {version} reads its rotations as written; --probe compares what it computes."
     else:
         said = "No faults in config.json; --probe compares what transformers computes."
     out().print(Text(said, style="bold green"))
