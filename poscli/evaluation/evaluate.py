@@ -77,11 +77,11 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
         if any_rank(known):
             note(f"{run.id} is evaluated already: nothing to do")
             return evaluation(run, task.columns)
-        if ranks().first and not force and has_evaluation(run):
-            note(f"{run.id} was evaluated under other settings; these results replace that evaluation")
         with together():
             status = run.status()
             model = None if status["state"] in FAILED_STATES else model_to_measure(setup)
+        if ranks().first and not force and has_evaluation(run):
+            note(f"{run.id} was evaluated under other settings; these results replace that evaluation")
         with together():
             if force and ranks().first:  # only now: every rank has a model to measure
                 discard_evaluation(run)

@@ -41,6 +41,7 @@ from poscli.system.console import collected_warnings
 from poscli.system.device import usable_cores
 from poscli.system.errors import Interrupted, UsageError
 from poscli.system.progress import Meter
+from poscli.system.text import counted
 
 GIB = 2.0**30
 
@@ -408,7 +409,7 @@ def test_workers_are_warned_about_where_they_take_more_cores_than_there_are(
     wanted = Crew(workers=workers, cpus=cpus, memory=1e-6, device="cpu")
     with collected_warnings() as warned, wanted.assembled([("alibi", 1.0)], tmp_path) as assembled:
         assert assembled.count == workers
-    said = f"{workers} workers with --cpus {cpus} each slow each other down, as there are 4 cores to use; "
+    said = f"{workers} workers of {counted(cpus or 1, 'thread')} each slow each other down on 4 cores; "
     assert warned == ([] if suits is None else [f"{said}--workers {suits} suits this machine"])
 
 
