@@ -24,10 +24,12 @@ from poscli.sweep.job import Job, jobs_of, perform, trials_of, tunings_of
 from poscli.system.console import note
 from poscli.system.device import device_of, threads
 from poscli.system.errors import PoscliError, UsageError
+from poscli.system.files import write_atomic
 from poscli.verify import verify
 from poscli.workflows import prepare
 
 FOLDER = "rank"  # in the folder of results
+SUBMISSION = "submission.txt"  # beside a bundle
 CELLS_OF = "cells-"  # begins the names of the folders of cells there, before the hash of a source
 SEEDS = min(SPENT)
 IN_FILE = r"[^|+(]*\.py:"  # the file of a class in a spec
@@ -59,6 +61,12 @@ class Contender:
         return self.folder / f"{CELLS_OF}{self.code}"
 
     @property
+    def shared_spec(self) -> str:
+        """Its spec as others get it: with the name of its file, which is in the bundle, and not where it lies here."""
+        name = self.source.name if self.source else ""
+        return re.sub(IN_FILE, lambda _: f"{name}:", self.spec)
+
+    @property
     def tried(self) -> list[str]:
         """The hashes of all sources that were ranked under its name."""
         return sorted(path.name.removeprefix(CELLS_OF) for path in self.folder.glob(f"{CELLS_OF}*"))
@@ -87,7 +95,7 @@ class Contender:
         return write_bundle(
             self.folder / "bundle.zip",
             name=self.name,
-            spec=self.spec,
+            spec=self.shared_spec,
             season=self.season,
             table=self.table.name,
             tried=self.tried,
@@ -152,8 +160,8 @@ def row_of_entry(entry: Contender, *, tuned: bool) -> Standings | None:
     return next((each for each in own if any(row.encoding == entry.name for row in each.rows)), None)
 
 
-def submission_text(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle: Path) -> str:
-    """What to write where the bundle is submitted.
+def write_submission(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle: Path) -> str:
+    """Write beside a bundle, and return, what to say where it is submitted.
 
     `rows` are the records of its rows; each also says, as `of`, how many encodings of that table have a rank.
     """
@@ -164,9 +172,11 @@ def submission_text(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle:
         regret = number_text(math.nan if row["regret"][0] is None else row["regret"][0], ".2f")
         lines.append(f"  {row['label']}: {rank} on table {entry.table.name}, regret {regret}")
     tried = f"sources ranked under this name: {len(entry.tried)}"
-    head = f"  {entry.name}, season {entry.season.name}, spec {entry.spec}; {tried}"
-    check = f"  bundle: {bundle}; whoever receives it runs `poscli board check {bundle.name}`"
-    return "\n".join(["to submit it, send the bundle with this text:", head, *lines, check])
+    head = f"  {entry.name}, season {entry.season.name}, spec {entry.shared_spec}; {tried}"
+    check = f"  whoever receives {bundle.name} runs `poscli board check {bundle.name}`"
+    text = "\n".join([head, *lines, check])
+    write_atomic(bundle.with_name(SUBMISSION), text + "\n")
+    return f"to submit it, send {bundle} with this text, which lies beside it:\n{text}"
 
 
 def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[Again]:

@@ -95,9 +95,15 @@ class Recommended:
     last: int
 
 
+ALL = "all of this together"  # the option of a price
+
+
 @dataclass(frozen=True)
 class Price:
-    """What a constraint costs: how much more the best encoding `without` it wins, in the unit of `Recommended.won`."""
+    """What a constraint costs: how much more the best encoding `without` it wins, in the unit of `Recommended.won`.
+
+    The other constraints stay, but for the price of ALL.
+    """
 
     option: str
     without: str
@@ -188,8 +194,9 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
     choices = _choices(table, meeting, at, whole)
     pairs = pairs_among(table, whole, at)
     prices = []
-    for option in constraints:
-        others = [row for row in pool if all(meets(row) for name, meets in constraints.items() if name != option)]
+    for option in (*constraints, *[ALL] * (len(constraints) > 1)):
+        kept = [meets for name, meets in constraints.items() if option not in (name, ALL)]
+        others = [row for row in pool if all(meets(row) for meets in kept)]
         best = _choices(table, others, at, whole)[0].row
         prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best)))
     return Recommendation(wishes, table, ratios[at], bare, tuple(choices), tuple(prices))
@@ -265,11 +272,12 @@ def _gain_of_trained(best: Recommended, times: str) -> str:
 
 def _price_in_words(price: Price) -> str:
     value, low, high = (100 * each for each in price.share)
+    option = price.option[0].upper() + price.option[1:]
     if value == 0:
-        return f"{price.option} costs nothing: without it the best is the same."
+        return f"{option} costs nothing: without it the best is the same."
     cost = f"{value:.0f} % [{low:.0f}, {high:.0f}] of what there is to win"
     shown = "costs" if low > 0 else "is not shown to cost anything:"
-    return f"{price.option} {shown} {cost}; without it the best is {named(price.without)}."
+    return f"{option} {shown} {cost}; without it the best is {named(price.without)}."
 
 
 def unknown_of(found: Recommendation, fits: SizeFits | None, kept: Share | None) -> list[str]:

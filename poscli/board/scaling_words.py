@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from poscli.board.predictions import Miss, Score, Share, SizeLeftOut
 from poscli.board.scaling import DIRECTIONS, RATIOS, SEPARABLE, Predicted, Size, SizeFits, Slopes
@@ -51,10 +51,16 @@ def prediction_legend(rows: Sequence[Predicted], fits: SizeFits) -> list[str]:
         "mechanism",
         f"fails from: the multiple of L from which on a longer context harms, by more than {SEPARABLE} bits per token",
     ]
-    for name in dict.fromkeys(row.encoding for row in rows):
-        if fits.slopes_of[name] != (name,):
-            said.append(f"what a size changes in {named(name)} is taken from {listed(list(fits.slopes_of[name]))}")
-    return said
+    return [*said, *borrowed((row.encoding for row in rows), fits)]
+
+
+def borrowed(encodings: Iterable[str], fits: SizeFits) -> list[str]:
+    """Whose slopes encodings have that are not in the star, in a sentence each."""
+    return [
+        f"what a size changes in {named(name)} is taken from {listed(list(fits.slopes_of[name]))}"
+        for name in dict.fromkeys(encodings)
+        if fits.slopes_of[name] != (name,)
+    ]
 
 
 def slope_columns(rows: Sequence[Slopes]) -> list[Column]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from poscli import specs
 from poscli.drawing.text import listed
+from poscli.encodings import names
 from poscli.evaluation.plan import PAIRED
 from poscli.report.origin import bits_per
 from poscli.report.pooling import headline, of_model, on_different_windows, sound, tokenizer_spec
@@ -185,6 +186,8 @@ def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     wanted = as_written(wanted, encodings)
     if wanted in encodings:
         return rows[rows["encoding"] == wanted]
+    if wanted in names():
+        raise UsageError(f"no run that was evaluated here has the encoding {wanted}: {near(wanted, encodings)}")
     if len(chosen) == 1:
         return rows[rows["run_id"] == chosen[0]]
     if chosen:

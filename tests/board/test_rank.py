@@ -11,7 +11,7 @@ from small_season import write_season
 
 from poscli.board.bundle import read_bundle
 from poscli.board.cells import read_cells
-from poscli.board.enter import Contender, submission_text
+from poscli.board.enter import Contender, write_submission
 from poscli.board.season import season_of
 
 MINE = '''
@@ -78,7 +78,7 @@ def test_it_has_a_row_as_published_and_one_with_tuned_rates(ranked, place):
     assert published["regret"][1] <= published["regret"][0] <= published["regret"][2]
     assert set(tuned["rates"]) == {"matrix_lr", "encoding_lr", "embedding_lr"}
     assert len(list((place / "results" / "tune").glob("*.json"))) == 1
-    assert "to submit it, send the bundle with this text:\n" in ranked.err
+    assert "bundle.zip with this text, which lies beside it:\n" in ranked.err
     assert "sources ranked under this name: 1" in ranked.err
 
 
@@ -190,11 +190,26 @@ def changed_bundle(bundle, folder, *, seal):
         ({"ranks": "", "of": 9, "status": "incomplete", "regret": [None] * 3}, "incomplete on table small, regret -"),
     ],
 )
-def test_what_is_submitted_says_among_how_many_it_is_ranked_or_why_not(place, row, said):
+def test_what_is_submitted_says_among_how_many_it_is_ranked_or_why_not_and_not_where_its_file_lies(
+    place, row, said, tmp_path
+):
     season = season_of(place / "season.toml")
-    entry = Contender("mine.py", "mine", place / "mine.py", "", "c0de", season, season.table[0], place, place / "none")
-    text = submission_text(entry, [{"label": "mine", "status": "ranked"} | row], place / "bundle.zip")
+    entry = Contender(
+        f"{place}/mine.py:Mine|rope",
+        "mine",
+        place / "mine.py",
+        "",
+        "c0de",
+        season,
+        season.table[0],
+        place,
+        place / "none",
+    )
+    shown = write_submission(entry, [{"label": "mine", "status": "ranked"} | row], tmp_path / "bundle.zip")
+    text = (tmp_path / "submission.txt").read_text()
+    assert shown.endswith(text.rstrip())
     assert f"  mine: {said}\n" in text
+    assert "spec mine.py:Mine|rope;" in text
 
 
 @pytest.mark.parametrize(

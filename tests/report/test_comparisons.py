@@ -204,3 +204,10 @@ def test_a_beginning_of_many_ids_names_the_first_three() -> None:
     rows = pd.DataFrame({"run_id": [f"alibi-{n}" for n in range(5)], "encoding": "alibi"})
     with pytest.raises(UsageError, match=r"begins 5 ids: alibi-0, alibi-1, alibi-2, \.\.\.; give more"):
         pick(rows, "alibi-")
+
+
+def test_an_encoding_that_no_run_has_is_not_the_beginning_of_another_name() -> None:
+    rows = pd.DataFrame({"run_id": ["rope-none-15079b59"], "encoding": "rope|none"})
+    with pytest.raises(UsageError, match="no run that was evaluated here has the encoding rope: did you mean"):
+        pick(rows, "rope")
+    assert len(pick(rows, "rope-none")) == 1

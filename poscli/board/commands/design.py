@@ -117,7 +117,7 @@ def _show(
         console.print(Text("\nDesigned, and not tried yet", style="bold"))
         console.print(grid_of(columns))
         console.print()
-    console.print(Text("Expected in front, as on the board", style="bold"))
+    console.print(Text("Expected in front: the least loss at 16 L on the board", style="bold"))
     console.print(Text(", ".join(map(with_layouts, order[:FIRST]))))
     right, count = (sum(getattr(each, name) for each in held) for name in ("right", "count"))
     if not count:

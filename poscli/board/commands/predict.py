@@ -156,7 +156,7 @@ def _slopes(fits: SizeFits, encodings: list[str], texts: list[str], json_: bool)
     """Print what doubling each part of a size changes."""
     from rich.text import Text
 
-    from poscli.board.scaling_words import SLOPES_LEGEND, slope_columns
+    from poscli.board.scaling_words import SLOPES_LEGEND, borrowed, slope_columns
     from poscli.board.show import grid_of
 
     chosen = fits.names_of(encodings)
@@ -165,9 +165,14 @@ def _slopes(fits: SizeFits, encodings: list[str], texts: list[str], json_: bool)
     def show() -> None:
         for text, found in by_text.items():
             out().print(grid_of(slope_columns(found), title=f"\n{text}"))
-        out().print(Text(SLOPES_LEGEND, style="dim"))
+        for line in (SLOPES_LEGEND, *borrowed(chosen, fits)):
+            out().print(Text(line, style="dim"))
 
-    _emit(json_, {text: [asdict(one) for one in found] for text, found in by_text.items()}, show)
+    rows = {
+        text: [asdict(one) | {"slopes_of": fits.slopes_of[one.encoding]} for one in found]
+        for text, found in by_text.items()
+    }
+    _emit(json_, rows, show)
 
 
 def _leave_out(fits: SizeFits, cells: Path, json_: bool) -> None:

@@ -52,7 +52,7 @@ def rank_encoding(
 
     First with the learning rates of all, then with the best of nine trials. The same command goes on where it stopped.
     """
-    from poscli.board.enter import contender_of, enter, row_of_entry, submission_text, tune_entry
+    from poscli.board.enter import contender_of, enter, row_of_entry, tune_entry, write_submission
     from poscli.board.progress import plan_jobs
     from poscli.board.season import season_of, table_names
     from poscli.board.show import show_standings
@@ -87,7 +87,7 @@ def rank_encoding(
     bundle = entry.write_bundle() if records else None
     emit(json_, {"rows": records, "failures": failures, "bundle": str(bundle or "")}, lambda: None)
     if bundle is not None:
-        for line in submission_text(entry, records, bundle).splitlines():
+        for line in write_submission(entry, records, bundle).splitlines():
             note(line)
     if failures:
         raise typer.Exit(PARTIAL)
