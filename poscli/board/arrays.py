@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poscli.board.cells import (
+    ELSEWHERE,
     PER_NAT,
     Cell,
     CostCell,
@@ -77,8 +78,7 @@ def tables_of_cells(folder: Path, season: Season, *more: Path) -> list[TableOfCe
     answers = [cell for each in (folder, *more) for cell in read_answers(each, season.name)]
     if not cells:
         raise DataError(
-            f"there are no cells of season {season.name} in {folder}; give --cells CLONE/results/board/cells of a "
-            "clone of poscli, or make some with `poscli board run`"
+            f"there are no cells of season {season.name} in {folder}; {ELSEWHERE}, or make some with `poscli board run`"
         )
     by_table = [(table, [cell for cell in cells if cell.table == table.name]) for table in season.table]
     return [TableOfCells(season, table, own, documents, costs, profiles, answers) for table, own in by_table if own]

@@ -27,6 +27,7 @@ from poscli.drawing.text import listed
 from poscli.system.errors import CorruptError, DataError
 from poscli.system.files import parse_object, read_bytes, write_atomic
 
+ELSEWHERE = "give --cells CLONE/results/board/cells of a clone of poscli"  # where cells are missing
 RESTORE = "restore it from where the cells are kept"
 CURE = f"{RESTORE}, or delete it: `poscli board run` makes it again"
 # What a cell is of: its key is a hash of these fields.

@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
-from poscli.board.cells import TextProfile
+from poscli.board.cells import ELSEWHERE, TextProfile
 from poscli.board.ranking import SPENT
 from poscli.board.scaling import AT_LENGTH, LONGEST, SEPARABLE
 from poscli.data.profile import DistanceProfile
@@ -261,5 +261,7 @@ def exponents_of(profiles: Mapping[str, TextProfile], texts: Sequence[str]) -> d
     known = {text: profile.exponent for text in texts if (profile := profiles.get(text))}
     found = {text: exponent[0] for text, exponent in known.items() if exponent}
     if absent := sorted(set(texts) - set(found)):
-        raise DataError(f"the board has no profile of {listed(absent)}; `poscli board run` measures them")
+        raise DataError(
+            f"the board has no profile of {listed(absent)}; {ELSEWHERE}, or measure them with `poscli board run`"
+        )
     return found

@@ -25,7 +25,7 @@ import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
 
 from poscli.board.arrays import of_newest_source
-from poscli.board.cells import PER_NAT, read_with_documents
+from poscli.board.cells import ELSEWHERE, PER_NAT, read_with_documents
 from poscli.board.season import STAR, Season, SeasonTable, current_season, season_of
 from poscli.config.resolve import model_config
 from poscli.drawing.text import listed, named
@@ -298,7 +298,8 @@ def read_scaling(folder: Path) -> SizeFits:
     fits = fits_in(folder)
     if fits is None:
         raise DataError(
-            f"{folder} has too few models of other sizes for a fit; `poscli board run --season {STAR.stem}` trains them"
+            f"{folder} has too few models of other sizes for a fit; {ELSEWHERE}, or train them with `poscli board run "
+            f"--season {STAR.stem}`"
         )
     return fits
 
