@@ -63,7 +63,7 @@ def inspect(
     check_folder(to or out_ / "inspect", "--out" if to is None else "--to")
     torch.set_num_threads(1)  # the tensors are too small for a second thread to pay
     if bool(enc or run) == all_:
-        raise UsageError("name an encoding or a --run to inspect, or give --all: poscli inspect rope")
+        raise UsageError("name an encoding or a --run to inspect, or give --all, not both: poscli inspect rope")
     if all_:
         _gallery(settings, to or out_ / "inspect" / "gallery", json_)
         return
