@@ -62,7 +62,7 @@ class Contender:
 
     @property
     def shared_spec(self) -> str:
-        """Its spec as others get it: with the name of its file, which is in the bundle, and not where it lies here."""
+        """Its spec for others to read: with the name of its file alone, because the path is private to this machine."""
         name = self.source.name if self.source else ""
         return re.sub(IN_FILE, lambda _: f"{name}:", self.spec)
 
@@ -161,7 +161,7 @@ def row_of_entry(entry: Contender, *, tuned: bool) -> Standings | None:
 
 
 def write_submission(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle: Path) -> str:
-    """Write beside a bundle, and return, what to say where it is submitted.
+    """Write the text to submit a bundle with into a file beside it, and return the text with the path of the bundle.
 
     `rows` are the records of its rows; each also says, as `of`, how many encodings of that table have a rank.
     """

@@ -91,7 +91,7 @@ class BoardJob:
         return {key_of(**self.fields(label), **text) for label in labels_of(self.job) for text in texts}
 
     def fields(self, label: str) -> dict[str, Any]:
-        """What the cells of an encoding of the job are of, everything that is in their keys but the text."""
+        """The fields that make up the key of a cell of this job, for one of its encodings, except the text."""
         config = self.job.config
         # The rates that tuning has chosen, with the one that it left alone; none for those of all.
         rates = {name: float(getattr(config.recipe, name)) for name in TUNED} if config.tuning else {}
@@ -231,7 +231,7 @@ def _answers(run: Run, of: BoardJob) -> TaskCell:
 
 
 def _found_in(rows: pd.DataFrame, run: Run) -> dict[str, Any]:
-    """What the rows of an evaluation, by ascending length, say of every length, and where and with what it was made."""
+    """The fields of a cell that do not depend on the text, from the rows of an evaluation by ascending length."""
     last = rows.iloc[-1]
     return {
         "lengths": tuple(rows["length"].tolist()),

@@ -55,7 +55,7 @@ def prediction_legend(rows: Sequence[Predicted], fits: SizeFits) -> list[str]:
 
 
 def borrowed(encodings: Iterable[str], fits: SizeFits) -> list[str]:
-    """Whose slopes encodings have that are not in the star, in a sentence each."""
+    """A sentence for each encoding that is not in the star, which says from which encodings its slopes are taken."""
     return [
         f"what a size changes in {named(name)} is taken from {listed(list(fits.slopes_of[name]))}"
         for name in dict.fromkeys(encodings)

@@ -34,7 +34,7 @@ class Start(StrEnum):
 
 
 def _names(name: str) -> dict[str, str]:
-    """What is derived from the name of an encoding, as templates know it.
+    """The names of the module, the files and the class of a new encoding, by the names that the templates use.
 
     >>> _names("my-encoding")["test_file"], _names("my-encoding")["cls"]
     ('test_my_encoding.py', 'MyEncoding')

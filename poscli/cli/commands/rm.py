@@ -81,7 +81,7 @@ def _selected(runs: Path, ids: list[str], encodings: list[str]) -> list[Path]:
 
 
 def _with_encoding(folders: list[Path], encodings: list[str], where: str) -> list[Path]:
-    """Those of the folders, which lie `where`, whose run has one of these encodings; UsageError if none has one."""
+    """The folders whose run has one of these encodings; UsageError, which names `where`, for one that no run has."""
     from poscli.runs.run import open_run
     from poscli.runs.select import trained_encodings
 
