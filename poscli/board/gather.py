@@ -231,7 +231,7 @@ def _answers(run: Run, of: BoardJob) -> TaskCell:
 
 
 def _found_in(rows: pd.DataFrame, run: Run) -> dict[str, Any]:
-    """The fields of a cell that do not depend on the text, from the rows of an evaluation by ascending length."""
+    """The fields of a cell that its rows in an evaluation, by ascending length, give."""
     last = rows.iloc[-1]
     return {
         "lengths": tuple(rows["length"].tolist()),

@@ -42,7 +42,7 @@ class Turns:
     amplitude: float = 1.0  # the factor on cos and sin
 
     def difference(self, other: Turns, length: int) -> str:
-        """How the turns of `other` differ from these, in a sentence, for texts of `length` tokens; "" if they do not."""
+        """How the turns of `other` differ from these, in words, for texts of `length` tokens; "" if they do not."""
         if len(self.speeds) != len(other.speeds):
             return f"{len(other.speeds)} pairs of channels turn where config.json states {len(self.speeds)}"
         words, pairs = [], list(zip(self.speeds, other.speeds, strict=True))
