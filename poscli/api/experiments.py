@@ -269,7 +269,7 @@ def compare(
     """
     tables = collect(Path(out) / "runs", task_columns())
     refuse_damaged(tables, first, second)
-    return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)[0]
+    return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus).table
 
 
 @checked

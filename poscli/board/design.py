@@ -14,8 +14,8 @@ what a model is to do at a distance beyond L it can only do with something that 
 - the layout: where more than a fifth of the copies lie beyond the window, layers of rope with that window in turns with
   layers without positions, whose scores grow with log n; else the window alone.
 
-Which encodings to expect in front is the order on the board. Whether that order on some texts holds on another one, and
-whether that text's profile says how it differs, is asked of the board's own texts.
+Which encodings to expect in front is the order of their mean losses at 16 L on the board's texts. Whether that order on
+some texts holds on another one, and whether that text's profile says how it differs, is asked of the board's own texts.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ ASKED_FROM = 3600.0  # seconds
 REFUSED_FROM = 60 * 24 * 3600.0  # seconds: no one waits for two months by accident
 
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done and how long it takes; write nothing.")
+    bool, typer.Option("--dry-run", help="Show what would be done and how long it takes; write no results.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Delete what these runs have so far, and train them again.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it takes.")]
@@ -68,7 +68,7 @@ def show(jobs: list[PlannedJob], as_json: bool, crew: Crew | None = None) -> Non
     by = "total" if workers == 1 else f"{workers} workers"
     table.add_row(by, *[""] * (len(names) - 1), f"{len(jobs):,}", duration(total))
     emit(as_json, content, lambda: out().print(table))
-    note("nothing is written in a dry run; times are rough, and measured where they exceed a minute")
+    note("no results are written in a dry run; times are rough, and measured where they exceed a minute")
 
 
 def confirm(seconds: float, shorter: str, *, yes: bool) -> None:

@@ -12,15 +12,15 @@ from poscli.drawing.text import listed
 from poscli.encodings import names
 from poscli.evaluation.plan import PAIRED
 from poscli.report.origin import bits_per
-from poscli.report.pooling import headline, of_model, on_different_windows, sound, tokenizer_spec
+from poscli.report.pooling import headline, of_model, on_different_windows, sound, tokenizer_spec, untrained
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2, Comparison, EncodingLosses, LossTable, corrected, judged
 from poscli.system.errors import UsageError, near
 
 SPANS = "spans"  # what `resampled` is in rows of eval.csv where documents are too few
 COMPARED = [
-    "encoding", "baseline", "length", "ratio", "seeds", "documents", "resampled", "difference", "low", "high", "p",
-    "p_holm", "word",
+    "encoding", "baseline", "corpus", "protocol", "length", "ratio", "seeds", "documents", "resampled", "difference",
+    "low", "high", "p", "p_holm", "word",
 ]  # fmt: skip
 
 
@@ -128,6 +128,21 @@ def as_written(spec: str, names: Collection[str]) -> str:
     return next((each for each in (canonical, specs.with_layouts(canonical)) if each in names), spec)
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Two selections of runs, compared at every length that both have.
+
+    `table` has a row per length, with columns as in COMPARED; its column `documents` counts spans of text where
+    `resampled` says so. `of_answers` says that accuracies were compared, and not losses, which are in `bits`.
+    `untrained` has the reason for each selection that only guesses at its training length, by its name in the table.
+    """
+
+    table: pd.DataFrame
+    of_answers: bool
+    bits: str
+    untrained: Mapping[str, str]
+
+
 def compare_named(
     rows: pd.DataFrame,
     details: Mapping[str, pd.DataFrame],
@@ -136,16 +151,16 @@ def compare_named(
     *,
     protocol: str = "",
     corpus: str = "",
-) -> tuple[pd.DataFrame, bool, str]:
+) -> Compared:
     """What `pick` finds under two names, compared at every length that both have.
 
-    Returns the table, with columns as in COMPARED, whether accuracies were compared, and what losses are in. Accuracies
-    are for tasks with right answers; of others, losses are compared. Without a protocol it is the one that reports
-    quote. `corpus` is as in `on_corpus`. `documents` counts spans of text where `resampled` says so. UsageError if they
-    were evaluated on different text, or not under the protocol, or share no length or no seed.
+    Accuracies are for tasks with right answers; of others, losses are compared. Without a protocol it is the one that
+    reports quote. `corpus` is as in `on_corpus`. UsageError if they were evaluated on different text, or not under the
+    protocol, or share no length or no seed.
     """
     rows = on_corpus(rows, corpus) if corpus else rows
     ours, theirs = comparable(pick(rows, first), pick(rows, second))
+    guessing = {_called(each): reason for each in (ours, theirs) for reason in untrained(each).values()}
     protocol = protocol or headline(ours).perplexity
     answers = details["answers"]
     answers = answers[answers["fingerprint"].isin(ours["fingerprint"])]
@@ -172,10 +187,11 @@ def compare_named(
     lines = []
     for length, each in zip(lengths, judged(comparisons, more_is_better=losses.more_is_better), strict=True):
         one, two = (part[part["length"] == length] for part in (ours, theirs))
-        head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
+        head = {"encoding": _called(one), "baseline": _called(two), "protocol": protocol, "length": length}
+        head |= {name: one[name].iloc[0] for name in ("corpus", "ratio")}
         resampled = SPANS if SPANS in {*one["resampled"], *two["resampled"]} else "documents"
         lines.append(head | {"resampled": resampled} | vars(each))
-    return pd.DataFrame(lines)[COMPARED], table.of_answers, bits_per(ours)
+    return Compared(pd.DataFrame(lines)[COMPARED], table.of_answers, bits_per(ours), guessing)
 
 
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from poscli.drawing.text import distinct
 from poscli.report.gate import undertrained
-from poscli.report.origin import UNKNOWN_MACHINE, machines
+from poscli.report.origin import UNKNOWN_MACHINE, machines, trained_on
 from poscli.report.pooling import (
     ACCURACY,
     headline,
@@ -39,7 +39,9 @@ from poscli.report.verdicts import (
 if TYPE_CHECKING:  # which imports as_json by way of its tables
     from poscli.report.groups import Group
 
-HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
+HEAD = [
+    "corpus", "fingerprint", "trained_on", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters",
+]  # fmt: skip
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "harmful", "safety", *EFFECTIVE, "verdict", "reason", "machine"]
 
@@ -50,13 +52,14 @@ def summarize(group: Group) -> pd.DataFrame:
     Encodings that are undertrained, not trained, and failed are last, in this order. The others are ranked by
     perplexity, or by accuracy where the task has right answers.
 
-    Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
-    `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
-    over that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per
-    byte; `safe` and `harmful`, up to and from which multiple of L a window is proven so (both empty with too few seeds,
-    `harmful` also where none is), and `safety`, the same in words with what is undecided; `effective`, the effective
-    length as a multiple of L, with the ends of its interval (empty for tasks without an accuracy); `verdict`; `reason`
-    of a failure; `machine`, on which it was measured, or several of them.
+    Columns: corpus, fingerprint; trained_on, the corpus of training if it is another one; tokenizer, train_length,
+    max_length, encoding, seeds, parameters; per length ratio `ppl_4x`, `bpb_4x` and the measures of a task, such as
+    `accuracy_4x`; `growth`, perplexity at the longest length over that at 1x; `gain_bpb`, `gain_bpb_low`,
+    `gain_bpb_high`, the context gain at the longest length in bits per byte; `safe` and `harmful`, up to and from which
+    multiple of L a window is proven so (both empty with too few seeds, `harmful` also where none is), and `safety`, the
+    same in words with what is undecided; `effective`, the effective length as a multiple of L, with the ends of its
+    interval (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was
+    measured, or several of them.
     `pooling.headline` chooses the protocols.
     """
     rows, train_length, answers = group.rows, group.train_length, group.by_length
@@ -75,6 +78,7 @@ def summarize(group: Group) -> pd.DataFrame:
         line = {
             "corpus": ", ".join(sorted(set(rows["corpus"]))),
             "fingerprint": ", ".join(sorted(set(rows["fingerprint"]))),
+            "trained_on": trained_on(rows),
             "train_length": train_length,
             "max_length": int(rows["length"].max()),
             "encoding": name,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import Console, Group, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -124,8 +124,11 @@ def summary_table(summary: pd.DataFrame, *, wide: bool, without: Sequence[str]) 
     return table
 
 
-def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str = "bits per byte") -> Table:
-    """Differences between two runs or encodings, one line per length: of losses, in `bits`, or of accuracies."""
+def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str = "bits per byte") -> Group:
+    """Differences between two runs or encodings, one line per length: of losses, in `bits`, or of accuracies.
+
+    The table is as from `compare_named`.
+    """
     first = table.iloc[0]
     losses = ("loss", bits.replace(" per ", "/"), first["resampled"])
     score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else losses
@@ -143,11 +146,15 @@ def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str
             ),
         )
     names = [with_layouts(str(first[name])) for name in ("encoding", "baseline")]
-    shown.title = printable_line(", compared with ".join(names))
-    shown.title_justify = "left"
-    shown.caption = f"{score} of the first minus that of the second; {first['documents']} {items}; p after Holm"
-    shown.caption_justify = "left"
-    return shown
+    title = f"{', compared with '.join(names)}, on {first['corpus']}"
+    seeds = "one seed" if table["seeds"].max() == 1 else f"{table['seeds'].max()} seeds"
+    tests = int(table["p"].notna().sum())
+    caption = (
+        f"{score} ({first['protocol']}) of the first minus that of the second, over {seeds} and {first['documents']} "
+        f"{items}; p by Holm's method for {tests} test{'s' * (tests != 1)}, where a report counts those of all its "
+        "encodings"
+    )
+    return Group(Text(printable_line(title), "italic"), shown, Text(printable_line(caption), "dim italic"))
 
 
 def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:

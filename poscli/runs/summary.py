@@ -140,7 +140,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "step": status["step"],
         "steps": status["steps"],
         "bpb": bpb,
-        "evaluated": has_evaluation(run),
+        "evaluated": has_evaluation(run) or bool(part_folders(run)),
         "doing": f"{now.label} {now.share:.0%}, {duration(now.seconds_left)} left" if now else "",
         "machine": str(run.env.get("machine", "")),
         "folder": str(run.folder),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -96,8 +97,9 @@ def storing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; make room, or choose another folder: "
+            f"cannot write {path}: {error.strerror or error}; {room}choose another folder: "
             "nothing finished is lost, and the same command goes on"
         ) from error
 

@@ -255,12 +255,12 @@ def test_profiles_of_texts_reach_the_page(table):
     assert section["profiles"] == {"code": profile.model_dump(mode="json")}
 
 
-def test_report_writes_the_board_on_request(made, tmp_path):
-    done = cli("report", "--board", "--cells", made[0], "--to", tmp_path / "there", "--json")
+def test_report_writes_the_board_on_request(made, here):
+    done = cli("report", "--board", "--cells", made[0], "--to", here / "there", "--json")
     assert done.code == 0, done.err
     (table,) = json.loads(done.out)
     assert table["rows"][0]["encoding"] == "alibi"
-    assert (tmp_path / "there/board.html").is_file()
+    assert (here / "there/board.html").is_file()
     assert_refused(("report", "--cells", made[0]), 2, ("--cells", "add --board"))
     assert_refused(("report", "--board", "--mix"), 2, ("--board", "has no --mix"))
 

@@ -83,6 +83,18 @@ def test_a_run_that_was_evaluated_on_another_corpus_only_counts_as_evaluated(tmp
     trained(own, tmp_path / "out", seed=1)
     api.extrapolate(run, on=[other], **SETTINGS)
     assert "1 of 2 runs are not evaluated yet" in cli("report", "--out", tmp_path / "out").err
+    listed = {each["run_id"]: each["evaluated"] for each in cli("ls", "runs", "--json", "--out", tmp_path / "out").json}
+    assert sorted(listed.values()) == [False, True]
+    assert listed[run.id]
+
+
+def test_a_summary_says_on_what_the_models_were_trained(tmp_path: Path) -> None:
+    own, other = write(tmp_path / "own", 12, seed=0), write(tmp_path / "other", 12, seed=1, words="six seven eight")
+    for run in (trained(own, tmp_path / "out"), trained(other, tmp_path / "out")):
+        api.extrapolate(run, on=[other], **SETTINGS)
+    summary = api.summary(tmp_path / "out")
+    assert list(summary["corpus"]) == [other, other]
+    assert sorted(summary["trained_on"]) == ["", own]
 
 
 def test_under_another_encoding(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def errors(result: Result) -> list[str]:
 
 def assert_refused(arguments: tuple[object, ...], code: int, words: str | tuple[str, ...], notes: int = 0) -> None:
     """A command must fail with one error on stderr, the same error in a document under --json, and write nothing."""
+    assert not Path("pyproject.toml").exists(), "the checkout is everyone's: take a folder of your own (in_tmp)"
     before = snapshot(Path.cwd())
     result = cli(*arguments)
     assert result.code == code, result.err

@@ -106,12 +106,12 @@ def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFr
 
 def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
     """Every other encoding in rows of eval.csv compared with one at every length, under the protocol reports quote."""
-    names, lengths = sorted(set(rows["encoding"])), sorted(set(rows["length"]))
-    comparisons = AllPairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
+    names, lengths, protocol = sorted(set(rows["encoding"])), sorted(set(rows["length"])), headline(rows).perplexity
+    comparisons = AllPairs.of(losses_of(rows, table, protocol), names, lengths).against(base)
     train_length = rows["train_length"].iloc[0]
     return pd.DataFrame(
         {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length}
-        | {"resampled": "documents"}
+        | {"corpus": rows["corpus"].iloc[0], "protocol": protocol, "resampled": "documents"}
         | vars(each)
         for (name, length), each in comparisons.items()
     )

@@ -212,16 +212,19 @@ def test_two_selections_compared(snapshot: Say) -> None:
         "no such protocol": (rows, details, "rope", "alibi", {"protocol": "answer"}),
         "no common length": (rows[rope == (rows["length"] > 256)], details, "rope", "alibi", {}),
         "other windows": (rows.assign(tokens=rows["tokens"] + rope), details, "rope", "alibi", {}),
+        "one not trained": (rows.assign(unigram=rows["unigram"] - 9.0 * rope), details, "rope", "alibi", {}),
         "no common seed": (rows[rope == (rows["seed"] == 1)], details, "rope", "alibi", {}),
     }
 
     def shown(
         rows: pd.DataFrame, details: dict[str, pd.DataFrame], first: str, second: str, options: dict[str, str]
     ) -> str:
-        table, of_answers, bits = compare_named(rows, details, first, second, **options)
-        bits = "bits per cell" if len(table) == 1 else bits
-        drawn = terminal.comparison_table(table, of_answers=of_answers, bits=bits)
-        return bare_table(table.itertuples(index=False)) + "\n" + printed(lambda console: console.print(drawn), 90)
+        compared = compare_named(rows, details, first, second, **options)
+        table, bits = compared.table, "bits per cell" if len(compared.table) == 1 else compared.bits
+        drawn = terminal.comparison_table(table, of_answers=compared.of_answers, bits=bits)
+        guessing = "".join(f"{name} is not trained: {why}\n" for name, why in compared.untrained.items())
+        numbers = bare_table(table.itertuples(index=False)) + "\n"
+        return numbers + printed(lambda console: console.print(drawn), 90) + guessing
 
     snapshot(sections({name: outcome(shown, *case) for name, case in cases.items()}), rounded=True)
 

@@ -64,6 +64,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         write_atomic(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    with pytest.raises(StorageError, match=r": (Not a directory|File exists); choose another folder"):
+        write_atomic(tmp_path / "a" / "b", "new")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

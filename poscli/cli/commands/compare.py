@@ -58,10 +58,12 @@ def compare(
 
     tables = collect(out_ / "runs", task_columns())
     refuse_damaged(tables, first, second)
-    table, of_answers, bits = compare_named(
-        tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus
-    )
-    emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers, bits=bits)))
+    compared = compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)
+    table, of_answers = compared.table, compared.of_answers
+    drawn = comparison_table(table, of_answers=of_answers, bits=compared.bits)
+    emit(json_, records(table), lambda: out().print(drawn))
+    for name, reason in compared.untrained.items():
+        note(f"{name} is not trained, so its losses are those of a guess: {reason}")
     over_spans = not of_answers and SPANS in set(table["resampled"])
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         items = "episodes" if of_answers else SPANS if over_spans else "documents"
