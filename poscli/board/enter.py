@@ -169,7 +169,7 @@ def write_submission(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle
     for row in rows:
         rank = f"rank {row['ranks']} of {row['of']}" if row["of"] > 1 else "no rank, as the only one"
         rank = rank if row["ranks"] else row["status"]
-        regret = number_text(math.nan if row["regret"][0] is None else row["regret"][0], ".2f")
+        regret = number_text(math.nan if row["regret"][0] is None else row["regret"][0], "z.2f")
         lines.append(f"  {row['label']}: {rank} on table {entry.table.name}, regret {regret}")
     tried = f"sources ranked under this name: {len(entry.tried)}"
     head = f"  {entry.name}, season {entry.season.name}, spec {entry.shared_spec}; {tried}"

@@ -257,7 +257,7 @@ def _gain_over_cut(best: Recommended, found: Recommendation) -> str:
     value, low, high = (100 * each for each in best.won)
     so = "." if low > 0 else ": to cut the context is better." if high <= 0 else ": to cut the context may be as good."
     return (
-        f"By reading {ratio_name(found.multiple)} it wins {value:.0f} % [{low:.0f}, {high:.0f}] of what training at "
+        f"By reading {ratio_name(found.multiple)} it wins {value:z.0f} % [{low:z.0f}, {high:z.0f}] of what training at "
         f"{ratio_name(found.table.lengths[-1] / found.table.length)} would win over the best with its context cut to "
         f"L{so}"
     )
@@ -275,7 +275,7 @@ def _price_in_words(price: Price) -> str:
     option = price.option[0].upper() + price.option[1:]
     if value == 0:
         return f"{option} costs nothing: without it the best is the same."
-    cost = f"{value:.0f} % [{low:.0f}, {high:.0f}] of what there is to win"
+    cost = f"{value:z.0f} % [{low:z.0f}, {high:z.0f}] of what there is to win"
     shown = "costs" if low > 0 else "is not shown to cost anything:"
     return f"{option} {shown} {cost}; without it the best is {named(price.without)}."
 
@@ -288,6 +288,7 @@ def unknown_of(found: Recommendation, fits: SizeFits | None, kept: Share | None)
     table, wishes, row = found.table, found.wishes, found.choices[0].row
     train = table.season.training_of(table.table)
     asked = wishes.max_len / wishes.length
+    about = f"You ask for {float(f'{asked:.3g}'):,g}x"  # 1,560x, and never 1.56e+03x
     said = [
         f"Your L is {wishes.length:,} tokens, and these models, of {row.parameters / 1e6:.2f} million parameters, were "
         f"trained at L = {table.length}, on {(train.tokens or 0) / 1e6:g} million tokens. Whether the order is the "
@@ -297,9 +298,9 @@ def unknown_of(found: Recommendation, fits: SizeFits | None, kept: Share | None)
         f"The numbers are means over {listed(list(table.texts))}, in which a longer context pays at all.",
     ]
     if asked > found.multiple:
-        said.insert(0, f"You ask for {asked:.3g}x, and the board ends at {ratio_name(found.multiple)}.")
+        said.insert(0, f"{about}, and the board ends at {ratio_name(found.multiple)}.")
     elif asked < found.multiple:
-        said.insert(0, f"You ask for {asked:.3g}x; this is what was measured at {ratio_name(found.multiple)}.")
+        said.insert(0, f"{about}; this is what was measured at {ratio_name(found.multiple)}.")
     if math.isnan(row.training[0]):
         said.append("What it costs over none has not been measured.")
     if not math.isnan(row.harmful) and row.harmful <= found.multiple:
@@ -341,7 +342,7 @@ def choice_columns(found: Recommendation) -> list[Column]:
         words("read as" if found.wishes.trained else "encoding", map(_name_of, rows)),
     ]
     if not found.wishes.trained:  # others cannot be had any more
-        won = (with_interval([100 * share for share in each.won], ".0f") for each in choices)
+        won = (with_interval([100 * share for share in each.won], "z.0f") for each in choices)
         columns.append(Column(f"won at {times}, % [95 %]", tuple(won)))
     columns.append(Column(f"gain {times}, bits [95 %]", tuple(with_interval(each.gain, "+.3f") for each in choices)))
     if bare is not None:
@@ -351,5 +352,5 @@ def choice_columns(found: Recommendation) -> list[Column]:
     columns.append(words("kernels", (", ".join(each) or "-" for each in kernels)))
     columns.append(words("vLLM", (architecture_in_vllm(row) or "-" for row in rows)))
     if any(not math.isnan(row.training[0]) for row in rows):
-        columns.append(Column("training", tuple(number_text(row.training[0], ".2f", "x") for row in rows)))
+        columns.append(Column("training", tuple(number_text(row.training[0], "z.2f", "x") for row in rows)))
     return columns

@@ -79,7 +79,7 @@ def left_out_columns(sizes: Sequence[SizeLeftOut]) -> list[Column]:
         held = (f"{each.right} of {each.count}" if each.count else "-" for each in [*shares, total])
         columns.append(Column(f"order of the {name}", tuple(held)))
     for name, off in (("fits", [each.off_by_fits for each in sizes]), ("board", [each.off_by_board for each in sizes])):
-        columns.append(Column(f"{name} off by", (*(number_text(each, ".2f") for each in off), "")))
+        columns.append(Column(f"{name} off by", (*(number_text(each, "z.2f") for each in off), "")))
     return columns
 
 

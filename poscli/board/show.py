@@ -30,9 +30,14 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
             console.print(Text(printable_line(line)))
         place = next((number for number, row in enumerate(standing.rows) if row.encoding == around), None)
         near = [n for n in range(len(standing.rows)) if place is None or abs(n - place) <= rows]
-        console.print(_fitting(standing, near, console))
+        styles = ["bold" if row.first == 1 else "" if row.status == RANKED else "dim" for row in standing.rows]
+        columns = fitting(board_columns(standing), console, OPTIONAL_COLUMNS, near)
+        console.print(grid_of(columns, near, styles))
+        shown = {column.name.split()[0] for column in columns}
         for line in legend_of(standing):
-            console.print(Text(line, style="dim"))
+            explained = line.partition(":")[0].split(", ")
+            if any(name.split()[0] in shown for name in explained):
+                console.print(Text(line, style="dim"))
         for line in reasons_of(standing.rows if place is None else standing.rows[place : place + 1]):
             console.print(Text(printable_line(line), style="yellow"))
         console.print()
@@ -56,17 +61,20 @@ def grid_of(
     return grid
 
 
-def _fitting(standing: Standings, rows: Sequence[int], console: Console) -> Table:
-    """These rows with as many columns as fit the terminal; without the last of OPTIONAL_COLUMNS first."""
-    columns, unbounded = board_columns(standing), console.options.update(max_width=10_000)
-    for dropped in range(len(OPTIONAL_COLUMNS) + 1):
-        left_out = OPTIONAL_COLUMNS[len(OPTIONAL_COLUMNS) - dropped :]
+def fitting(
+    columns: Sequence[Column], console: Console, optional: Sequence[str], rows: Sequence[int] | None = None
+) -> list[Column]:
+    """The columns that fit the terminal with these rows (None: all), without the last of the optional ones first.
+
+    A column is named by the first word of its heading.
+    """
+    unbounded = console.options.update(max_width=10_000)
+    for dropped in range(len(optional) + 1):
+        left_out = optional[len(optional) - dropped :]
         kept = [column for column in columns if column.name.split()[0] not in left_out]
-        styles = ["bold" if row.first == 1 else "" if row.status == RANKED else "dim" for row in standing.rows]
-        grid = grid_of(kept, rows, styles)
-        if Measurement.get(console, unbounded, grid).maximum <= console.width:
+        if Measurement.get(console, unbounded, grid_of(kept, rows)).maximum <= console.width:
             break
-    return grid
+    return kept
 
 
 def show_simulations(found: Sequence[Mapping[str, Any]], console: Console) -> None:

@@ -36,13 +36,13 @@ def board_columns(table: Standings) -> list[Column]:
     columns = [
         words("rank", (row.ranks or row.status for row in rows)),
         words("encoding", map(name_on_board, rows)),
-        Column(f"regret {last} [95 %]", tuple(with_interval(row.regret, ".2f") for row in rows)),
-        Column("bits at L", tuple(number_text(row.loss[0], ".3f") for row in rows)),
+        Column(f"regret {last} [95 %]", tuple(with_interval(row.regret, "z.2f") for row in rows)),
+        Column("bits at L", tuple(number_text(row.loss[0], "z.3f") for row in rows)),
         Column(
             f"gain {last} [95 %]",
             tuple(with_interval(row.gains[-1] if row.gains else row.loss, "+.3f") for row in rows),
         ),
-        Column("used", tuple(number_text(100 * row.used[0], ".0f", " %") for row in rows)),
+        Column("used", tuple(number_text(100 * row.used[0], "z.0f", " %") for row in rows)),
         Column("safe", tuple(multiple_text(row.safe) for row in rows)),
         Column("harmful", tuple(multiple_text(row.harmful) for row in rows)),
         Column("control", tuple(number_text(row.control[0], "+.3f") for row in rows)),
@@ -51,8 +51,8 @@ def board_columns(table: Standings) -> list[Column]:
     for task, far in tasks_of(table).items():
         columns.append(Column(f"{task} 1x, {far}", tuple(_answers(row.tasks.get(task)) for row in rows)))
     if any(row.training[0] == row.training[0] for row in rows):
-        columns.append(Column("training", tuple(number_text(row.training[0], ".2f", "x") for row in rows)))
-        columns.append(Column("reading", tuple(number_text(row.reading[0], ".2f", "x") for row in rows)))
+        columns.append(Column("training", tuple(number_text(row.training[0], "z.2f", "x") for row in rows)))
+        columns.append(Column("reading", tuple(number_text(row.reading[0], "z.2f", "x") for row in rows)))
     return columns
 
 
@@ -202,7 +202,7 @@ def _answers(result: TaskResult | None) -> str:
     """Right answers at the first and the last length, and the seeds that have learned the task: `0.98, 0.41 (2/3)`."""
     if result is None:
         return "-"
-    ends = ", ".join(number_text(result.accuracy[at], ".2f") for at in (0, -1))
+    ends = ", ".join(number_text(result.accuracy[at], "z.2f") for at in (0, -1))
     return f"{ends} ({result.learned}/{result.seeds})"
 
 

@@ -162,6 +162,11 @@ def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
     assert len(done.err.strip().splitlines()) == 1
 
 
+def test_a_board_without_a_command_is_refused():
+    done = cli("board")
+    assert (done.code, done.err) == (2, "error: Missing command; poscli board --help shows what there is\n")
+
+
 @pytest.mark.parametrize(
     ("line", "other", "message"),
     [

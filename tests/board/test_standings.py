@@ -4,9 +4,11 @@ import re
 import shutil
 
 import pytest
+from lines import printed
 from planted_board import plant
 
 from poscli.board.cells import read_cells, write_kept
+from poscli.board.show import show_standings
 from poscli.board.standings import INCOMPLETE, RANKED, UNDERTRAINED, standings_of
 from poscli.board.tables import answers_of
 from poscli.system.errors import CorruptError, DataError
@@ -47,6 +49,15 @@ def test_ranks_are_open_where_nothing_is_shown(table):
 def test_lengths_are_called_safe_or_harmful_only_where_that_is_shown(table):
     assert (row_of(table, "holds").safe, row_of(table, "holds").harmful != row_of(table, "holds").harmful) == (16, True)
     assert (row_of(table, "breaks").safe, row_of(table, "breaks").harmful) == (1, 2)
+
+
+def test_a_narrow_terminal_gets_whole_columns_and_explains_no_others(table):
+    for width, there in ((220, True), (80, False)):
+        shown = printed(lambda console: show_standings([table], console), width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert all(row.encoding in shown for row in table.rows)
+        assert "…" not in shown
+        assert (" control" in shown, "control: the gain" in shown) == (there, there)
 
 
 def test_an_undertrained_encoding_has_no_rank_however_well_it_reads_far(table):

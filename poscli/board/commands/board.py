@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the results
 CELLS = Path("results") / IN_RESULTS
 
-app = typer.Typer(no_args_is_help=True, help="Every encoding ranked: make what is missing, and build the tables.")
+app = typer.Typer(help="Every encoding ranked: make what is missing, and build the tables.")
 Cells = Annotated[Path, typer.Option("--cells", help="Folder of the cells.")]
 OwnCells = Annotated[
     Path | None, typer.Option("--cells", help="Folder of the cells.", show_default=f"OUT/{IN_RESULTS}")

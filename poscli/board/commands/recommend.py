@@ -17,6 +17,7 @@ from poscli.system.errors import DataError
 if TYPE_CHECKING:
     from poscli.board.recommend import Recommendation
 
+OPTIONAL_COLUMNS = ("parameters", "vLLM", "training", "kernels")  # the last is dropped first where all do not fit
 SHOWN = 8  # choices in the table
 
 
@@ -102,14 +103,15 @@ def _show(found: Recommendation, unknown: list[str]) -> None:
     from rich.text import Text
 
     from poscli.board.recommend import choice_columns, sentences_of
-    from poscli.board.show import grid_of
+    from poscli.board.show import fitting, grid_of
 
     console = out()
     for n, sentence in enumerate(sentences_of(found)):
         console.print(Text(sentence, style="bold" * (n == 0)))
-    columns, rows = choice_columns(found), min(SHOWN, len(found.choices))
+    rows = range(min(SHOWN, len(found.choices)))
+    columns = fitting(choice_columns(found), console, OPTIONAL_COLUMNS, rows)
     styles = ["bold" if each.first == 1 else "" for each in found.choices]
-    console.print(grid_of(columns, range(rows), styles, title=f"\nThe first {rows} of {len(found.choices)}"))
+    console.print(grid_of(columns, rows, styles, title=f"\nThe first {len(rows)} of {len(found.choices)}"))
     console.print(Text("Not known", style="bold"))
     for line in unknown:
         console.print(Text(f"- {line}"))
