@@ -115,6 +115,12 @@ class Advice:
     more: str = "--tokens"  # the option of `poscli advise` by which more text is read
     unfollowed: int = 0  # further ways to read the target, which were left out before the end for lack of time
 
+    @property
+    def whole(self) -> Candidate | None:
+        """Of the candidates that do not harm, the one that costs least: for inputs that must be read whole."""
+        holding = [each for each in self.candidates if each.verdict in (HOLDS, USES_CONTEXT, MAY_USE_CONTEXT)]
+        return min(holding, key=lambda each: (each.price, -each.gain.difference), default=None)
+
     def record(self) -> dict[str, Any]:
         """The advice for a JSON document; NaN becomes None, and a comparison a list of its numbers."""
         chosen = None if self.chosen is None else self.chosen.record()
@@ -302,9 +308,7 @@ def _window(advice: Advice) -> list[str]:
         f"Let {advice.model} read the last {advice.train_length} tokens only: of {len(advice.candidates)} ways to read "
         f"{advice.target}{others}, none is {'known to be ' if doubtful or others else ''}better."
     ]
-    holding = [each for each in advice.candidates if each.verdict in (HOLDS, USES_CONTEXT, MAY_USE_CONTEXT)]
-    if holding:
-        cheapest = min(holding, key=lambda each: (each.price, -each.gain.difference))
+    if (cheapest := advice.whole) is not None:
         lines.append(
             f"If inputs must be read whole, {cheapest.name} costs least of what is not worse than that by {HARM_BPB} "
             f"{advice.bits} or more: its gain is {_numbers(cheapest.gain)} and its cost {_numbers(cheapest.cost)} "

@@ -49,7 +49,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
     """The model as transformers loads it: safetensors only, no code from the checkpoint, nothing from the network.
 
     `dtype` None keeps the number format of its weights. DataError if transformers cannot load it, or if the weight
-    files lack a tensor of the model, which transformers would fill with random numbers.
+    files lack a tensor of the model or have it in another shape, where transformers would fill in random numbers.
     """
     import transformers
 
@@ -63,6 +63,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
                 trust_remote_code=False,
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below
                 **({"attn_implementation": "eager"} if kind in EAGER else {}),
             )
             model, report = loaded
@@ -70,6 +71,12 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
     except Exception as error:  # transformers checks little, and what a damaged file makes it raise can be anything
         raise _refusal(folder, error) from error
     missing, unused = report["missing_keys"], report["unexpected_keys"]
+    if other_shapes := report["mismatched_keys"]:  # names, in transformers 5 together with both shapes
+        names = [each if isinstance(each, str) else each[0] for each in other_shapes]
+        raise DataError(
+            f"{len(names)} of the tensors in the weight files of {folder} have other shapes than config.json "
+            f"describes, such as {min(names)}: they do not belong together; fetch the checkpoint again"
+        )
     if missing:
         raise DataError(
             f"the weight files of {folder} lack {len(missing)} of the tensors of the model that config.json describes, "

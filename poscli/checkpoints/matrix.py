@@ -148,10 +148,11 @@ def measured(matrix: Matrix) -> Tables:
 def to_paste(
     matrix: Matrix, advice: Advice, runtimes: Sequence[str]
 ) -> tuple[list[Snippet], Candidate | None, list[Snippet]]:
-    """What to paste for the advice, and, if no program has a key for it, another candidate and what to paste for that.
+    """What to paste for the advice, and perhaps another candidate and what to paste for that.
 
-    The other one is the best for which a program has a key, among those whose gain counts; None if there is none or if
-    none is needed. Without an advice there is nothing to paste.
+    If no program has a key for what is advised, the other one is the best for which a program has one, among those
+    whose gain counts. If the last tokens are all that should be read, it is the one for inputs that must be read whole,
+    if a program has a key for it. None if there is no other one. Without an advice there is nothing to paste.
     """
     read, revision = matrix.checkpoint, matrix.checkpoint.source.revision
     # What programs load: a folder, a file of GGUF, or ORG/NAME.
@@ -166,12 +167,14 @@ def to_paste(
     if advice.untrained:
         return [], None, []
     if advice.chosen is None:
-        return cropped(model, read.run.length, runtimes, revision=revision), None, []
-    first = pasted(advice.chosen)
-    if all(snippet.reason for snippet in first):
-        for other in advice.candidates:
-            if other.counts and other != advice.chosen:
-                others = pasted(other)
-                if not all(snippet.reason for snippet in others):
-                    return first, other, others
+        first = cropped(model, read.run.length, runtimes, revision=revision)
+        instead = [] if advice.whole is None else [advice.whole]
+    else:
+        first = pasted(advice.chosen)
+        missing = all(snippet.reason for snippet in first)
+        instead = [each for each in advice.candidates if missing and each.counts and each != advice.chosen]
+    for other in instead:
+        others = pasted(other)
+        if not all(snippet.reason for snippet in others):
+            return first, other, others
     return first, None, []

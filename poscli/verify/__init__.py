@@ -28,7 +28,7 @@ LOOK_AT_PLUGIN = "another package offers it: mend that package, or uninstall it"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, with a hint where to look if it failed."""
+    """The result of one check, with a hint where to look if its rule was broken; an error says itself where it is."""
 
     check: str
     status: str
@@ -95,7 +95,7 @@ def _findings(tested: SpecUnderTest) -> Iterator[Finding]:
         except UsageError:  # a mistake in the spec, not in the encoding
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of the encoding is a finding
-            yield Finding(check_.name, FAILED, _described(error), check_.look)
+            yield Finding(check_.name, FAILED, _described(error))
 
 
 def _described(error: BaseException) -> str:

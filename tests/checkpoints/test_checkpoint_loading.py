@@ -79,7 +79,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "has logits that are no finite numbers: its weights are damaged; fetch them again",
     ),
     "text for a number": (lambda folder: change_config(folder, rms_norm_eps="small"), "cannot use"),
-    "other sizes": (lambda folder: change_config(folder, num_key_value_heads=4), "cannot use"),
+    "other sizes": (
+        lambda folder: change_config(folder, num_key_value_heads=4),
+        "have other shapes than config.json describes, such as model.layers.0.self_attn.k_proj.weight:",
+    ),
     "a list for an object": (lambda folder: (folder / "generation_config.json").write_text("[]"), "cannot use"),
 }
 

@@ -14,12 +14,14 @@ from checkpoints import LENGTH, make
 from cli_runner import assert_refused, cli, document
 
 from poscli.checkpoints import matrix, search
-from poscli.checkpoints.advice import Advice
+from poscli.checkpoints.advice import Advice, Candidate
 from poscli.checkpoints.paste import snippets
 from poscli.checkpoints.request import AdviceRequest
 from poscli.checkpoints.search import searched
 from poscli.evaluation.measure import EvaluationSetup
+from poscli.report.verdicts import HOLDS
 from poscli.specs import parse
+from poscli.statistics.comparison import Comparison
 
 OWN = 5000.0  # theta of the model
 
@@ -151,6 +153,18 @@ def test_a_commit_of_the_hub_is_pasted_with_the_last_tokens(place: Path) -> None
     of_hub = replace(read, checkpoint=replace(read.checkpoint, source=source))
     (pasted,), _, _ = matrix.to_paste(of_hub, advice, ["transformers"])
     assert '"ORG/M", revision="0123abc"' in pasted.text
+
+
+@pytest.mark.parametrize(("spec", "there"), [("yarn", True), ("rerope", False)])
+def test_what_inputs_that_must_be_read_whole_need_is_pasted_too(place: Path, spec: str, there: bool) -> None:
+    """`rerope` has a key in no program."""
+    zero = Comparison(0.0, -0.001, 0.001, p=1.0, seeds=1, documents=12)
+    holding = Candidate(encoding=spec, variant="full", spec=spec, gain=zero, cost=zero, verdict=HOLDS, reason="")
+    advice = Advice(model="m", target=128, train_length=64, candidates=(holding,), chosen=None, documents=12, seeds=1)
+    (last,), other, others = matrix.to_paste(asked(place), advice, ["transformers"])
+    assert "64" in last.text + last.reason
+    assert (other == holding, bool(others)) == (there, there)
+    assert there == any('"yarn"' in each.text for each in others)
 
 
 def test_a_plan_says_that_the_search_is_missing_from_it(place: Path) -> None:

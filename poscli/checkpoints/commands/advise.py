@@ -114,7 +114,8 @@ def advise(
         _show_left_out(left_out)
         _show(pasted)
         if other is not None:
-            out().print(Text(f"\nThe best of those that these programs have: {printable(other.name)}.", style="bold"))
+            when = "The best of those that these programs have" if advice.chosen else "If inputs must be read whole"
+            out().print(Text(f"\n{when}: {printable(other.name)}.", style="bold"))
             _show(others)
 
     emit(json_, document, show)

@@ -17,7 +17,7 @@ from poscli.system.errors import FAILED, UsageError
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
-    from poscli.verify import Verdict
+    from poscli.verify import Finding, Verdict
 
 STYLES = {"passed": "green", "failed": "red", "skipped": "dim", "unavailable": "yellow"}
 
@@ -79,12 +79,16 @@ def _findings(verdict: Verdict, only: tuple[str, ...] = tuple(STYLES)) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in (verdict.encoding, "", "what was found"):
         table.add_column(column, no_wrap=column != "what was found")
+    alike: dict[str, list[Finding]] = {}  # one error in many checks, wherever these call what raises it
     for finding in verdict.findings:
         if finding.status in only:
-            style = STYLES[finding.status]
-            table.add_row(finding.check, Text(finding.status, style=style), Text(printable(finding.detail)))
-            if finding.look:
-                table.add_row("", "", Text(printable(f"look at: {finding.look}"), style="yellow"))
+            is_error = finding.status == "failed" and not finding.look
+            alike.setdefault(finding.detail.rpartition(" (")[0] if is_error else finding.check, []).append(finding)
+    for finding, *more in alike.values():
+        checks = f"{finding.check}{f' and {len(more)} more' if more else ''}"
+        table.add_row(checks, Text(finding.status, style=STYLES[finding.status]), Text(printable(finding.detail)))
+        if finding.look:
+            table.add_row("", "", Text(printable(f"look at: {finding.look}"), style="yellow"))
     return table
 
 
