@@ -262,8 +262,11 @@ class SizeFits:
         names = [str(parse(spec)) for spec in chosen] or [name for name in self.star if name in self.slopes_of]
         for name in names:
             if name not in self.slopes_of:
-                known = near(name, list(self.slopes_of))
-                raise UsageError(f"no models tell what their size changes in {name!r}; {known}")
+                sized = [each for each in self.star if each in self.slopes_of]
+                raise UsageError(
+                    f"no models tell what their size changes in {name!r}; there are such of "
+                    f"{listed(sized, len(sized))}, and {len(self.slopes_of) - len(sized)} others count as one of these"
+                )
         return names
 
     def slopes(self, encoding: str, text: str) -> Slopes:

@@ -31,7 +31,7 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
         place = next((number for number, row in enumerate(standing.rows) if row.encoding == around), None)
         near = [n for n in range(len(standing.rows)) if place is None or abs(n - place) <= rows]
         styles = ["bold" if row.first == 1 else "" if row.status == RANKED else "dim" for row in standing.rows]
-        columns = fitting(board_columns(standing), console, OPTIONAL_COLUMNS, near)
+        columns = fitting_columns(board_columns(standing), console, OPTIONAL_COLUMNS, near)
         console.print(grid_of(columns, near, styles))
         shown = {column.name.split()[0] for column in columns}
         for line in legend_of(standing):
@@ -61,7 +61,7 @@ def grid_of(
     return grid
 
 
-def fitting(
+def fitting_columns(
     columns: Sequence[Column], console: Console, optional: Sequence[str], rows: Sequence[int] | None = None
 ) -> list[Column]:
     """The columns that fit the terminal with these rows (None: all), without the last of the optional ones first.

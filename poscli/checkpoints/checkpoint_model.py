@@ -13,6 +13,7 @@ Shapes: B windows, T tokens, H heads, G heads of keys and values, D head width, 
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import warnings
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,18 +44,20 @@ from poscli.system.errors import DataError, UsageError
 # contrast, adds ALiBi twice in version 4.57.)
 EAGER = ("gpt2",)
 SINK = "sink-logit"  # the encoding whose numbers the attention modules of gpt-oss hold
+SHARE_OF_WEIGHTS = 0.8  # of a GPU's free memory; the rest is for what layers compute
 MOST_SAID = 300  # characters of what transformers says of a checkpoint that it cannot load
 
 
 def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
     """The model as transformers loads it: safetensors only, no code from the checkpoint, nothing from the network.
 
-    `dtype` None keeps the number format of its weights. DataError if transformers cannot load it, or if the weight
-    files lack a tensor of the model or have it in another shape, where transformers would fill in random numbers.
+    Where its weights do not fit on the GPU and any will do, its layers are spread over all. `dtype` None keeps the
+    number format of its weights. DataError if transformers cannot load it, or if the weight files lack a tensor of the
+    model or have it in another shape, where transformers would fill in random numbers.
     """
     import transformers
 
-    kind = config_in(folder).get("model_type")
+    kind, places = config_in(folder).get("model_type"), placement(folder, dtype, device)
     try:
         with quiet():
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -65,9 +69,10 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are refused below
                 **({"attn_implementation": "eager"} if kind in EAGER else {}),
+                **places,
             )
             model, report = loaded
-            model = model.to(device).eval().requires_grad_(False)
+            model = (model if places else model.to(device)).eval().requires_grad_(False)
     except Exception as error:  # transformers checks little, and what a damaged file makes it raise can be anything
         raise _refusal(folder, error) from error
     missing, unused = report["missing_keys"], report["unexpected_keys"]
@@ -88,6 +93,24 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
             f"weight files, such as {min(unused)}"
         )
     return model
+
+
+def placement(folder: Path, dtype: torch.dtype | None, device: torch.device) -> dict[str, Any]:
+    """What transformers is told of where the weights in a folder go: nothing if they fit on the device.
+
+    If they do not, if the device is no certain one of several GPUs, and if the package accelerate is there, whole
+    layers are spread over all GPUs, and over memory where these are too few.
+    """
+    if (
+        device.type != "cuda"
+        or device.index is not None
+        or torch.cuda.device_count() < 2
+        or not find_spec("accelerate")
+    ):
+        return {}
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    needed = stored * (2 if dtype is torch.float32 else 1)  # most are stored in half precision
+    return {"device_map": "auto"} if needed > SHARE_OF_WEIGHTS * torch.cuda.mem_get_info(device)[0] else {}
 
 
 def stock_logits(stock: Any, tokens_BT: Tensor, folder: Path) -> Tensor:
@@ -276,8 +299,8 @@ def _embedded(table: nn.Embedding, seats: Seats, *_: Any, **__: Any) -> Tensor:
     """What the first encoding's blank `embed` adds to every token's embedding, `[1, T, W]`; zeros if it has none."""
     first = seats.encodings[0]
     pos = seats.positions[id(first)].pos[-seats.tokens :]
-    nothing = torch.zeros(1, len(pos), table.embedding_dim, dtype=table.weight.dtype, device=table.weight.device)
-    ids = torch.zeros(1, len(pos), dtype=torch.long, device=table.weight.device)
+    nothing = torch.zeros(1, len(pos), table.embedding_dim, dtype=table.weight.dtype, device=pos.device)
+    ids = torch.zeros(1, len(pos), dtype=torch.long, device=pos.device)
     return first.embed(nothing, pos, ids) if "embed" in first.blanks else nothing
 
 
@@ -293,9 +316,21 @@ def learned_of(stock: Any) -> LearnedPositions:
     """What the layers of a stock model have learned of positions."""
     trunk = trunk_of(stock)
     if (table := _table_of(trunk)) is not None:
-        return LearnedPositions(table.weight[getattr(table, "offset", 0) :])  # OPT has rows before the first position
+        rows = _weight(table, "weight")
+        return LearnedPositions(rows[getattr(table, "offset", 0) :])  # OPT has rows before the first position
     attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in getattr(trunk, "layers", ())]
-    return LearnedPositions(sinks=[each.sinks for each in attentions if hasattr(each, "sinks")])
+    return LearnedPositions(sinks=[_weight(each, "sinks") for each in attentions if hasattr(each, "sinks")])
+
+
+def _weight(module: nn.Module, name: str) -> Tensor:
+    """A weight of a module; a copy, if accelerate keeps it elsewhere until the module computes."""
+    weight: Tensor = getattr(module, name)
+    if not weight.is_meta:
+        return weight
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module):
+        return getattr(module, name).clone()
 
 
 def _without_masks(trunk: Any, run: Trunk, input_ids: Tensor, **_: Any) -> Any:
@@ -375,7 +410,7 @@ class CheckpointModel:
         wanted: Engine | None = None,
     ) -> None:
         self.stock, self.architecture, self._seats = stock, architecture, seats
-        self.encodings, self.wanted = tuple(encodings), wanted
+        self.encodings, self.wanted = _on_devices(encodings, devices_of_layers(stock)), wanted
 
     @property
     def shape(self) -> Shape:
@@ -428,16 +463,37 @@ class CheckpointModel:
         Keys in a cache have no positions until an encoding of this model gives them some. With `Cache.for_others` of
         another model's cache, only the states that the keys were made of are those of the other model's encodings.
         """
-        distinct = {id(encoding): encoding for encoding in self.encodings}
+        places = zip(self.encodings, devices_of_layers(self.stock), strict=True)
+        distinct = {id(encoding): (encoding, device) for encoding, device in places}
         seats, tokens = self._seats, tokens_BT.shape[1]
         seats.encodings, seats.tokens, seats.wanted = self.encodings, tokens, self.wanted
         seats.past = () if cache is None else cache.extended(len(self.encodings), tokens)
         held = tokens if cache is None else cache.held
-        seats.positions = {key: encoding.locate(held, tokens_BT.device) for key, encoding in distinct.items()}
+        seats.positions = {key: encoding.locate(held, device) for key, (encoding, device) in distinct.items()}
         try:
             return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
         finally:
             seats.past = ()
+
+
+def devices_of_layers(stock: Any) -> list[torch.device]:
+    """On which device each layer of a stock model computes; accelerate may have spread them over several."""
+    trunk = trunk_of(stock)
+    layers = next(getattr(trunk, name) for name in ("layers", "h", "blocks") if hasattr(trunk, name))
+    first = next(stock.parameters()).device
+    places = (getattr(getattr(layer, "_hf_hook", None), "execution_device", None) for layer in layers)
+    return [first if place is None else torch.device(place) for place in places]
+
+
+def _on_devices(encodings: Sequence[Encoding], devices: Sequence[torch.device]) -> tuple[Encoding, ...]:
+    """The encodings of layers, with a copy of each on every further device where one of its layers is."""
+    copies: dict[tuple[int, torch.device], Encoding] = {}
+    placed = []
+    for encoding, device in zip(encodings, devices, strict=False):  # before a model has its encodings there are none
+        if device != devices[0] and (id(encoding), device) not in copies:
+            copies[id(encoding), device] = copy.deepcopy(encoding).to(device)
+        placed.append(copies.get((id(encoding), device), encoding))
+    return tuple(placed)
 
 
 def load_checked(

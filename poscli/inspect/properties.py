@@ -314,7 +314,7 @@ def drift(measured: MeasuredModel) -> Property:
     with the position. The error that attention has anyway is measured on the same input without any encoding.
     """
     length = measured.length
-    counts = [min(NEAR + SPREAD, length), *(factor * length for factor in (1, 4, 16))]
+    counts = sorted({min(NEAR + SPREAD, length), *(factor * length for factor in (1, 4, 16))})
     errors = {
         str(dtype).removeprefix("torch."): [_drifted(measured, dtype, count) for count in counts] for dtype in DTYPES
     }

@@ -103,13 +103,13 @@ def _show(found: Recommendation, unknown: list[str]) -> None:
     from rich.text import Text
 
     from poscli.board.recommend import choice_columns, sentences_of
-    from poscli.board.show import fitting, grid_of
+    from poscli.board.show import fitting_columns, grid_of
 
     console = out()
     for n, sentence in enumerate(sentences_of(found)):
         console.print(Text(sentence, style="bold" * (n == 0)))
     rows = range(min(SHOWN, len(found.choices)))
-    columns = fitting(choice_columns(found), console, OPTIONAL_COLUMNS, rows)
+    columns = fitting_columns(choice_columns(found), console, OPTIONAL_COLUMNS, rows)
     styles = ["bold" if each.first == 1 else "" for each in found.choices]
     console.print(grid_of(columns, rows, styles, title=f"\nThe first {len(rows)} of {len(found.choices)}"))
     console.print(Text("Not known", style="bold"))
