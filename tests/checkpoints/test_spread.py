@@ -19,6 +19,7 @@ from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import converted, load_checked, placement, trunk_of
 from poscli.checkpoints.source import config_in
 from poscli.evaluation.posthoc import with_encoding
+from poscli.model.cache import Cache
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 TOKENS = torch.arange(2 * LENGTH)[None] % 61
@@ -101,8 +102,9 @@ def test_every_layer_has_its_encoding_on_its_own_device(family: str, target: str
     Moved(next(getattr(trunk, name) for name in ("norm", "ln_f", "final_layer_norm") if hasattr(trunk, name)), META)
     Moved(stock.get_output_embeddings(), META)
     model = with_encoding(model, target, known.spec) if target else model.under(model.encodings)
-    logits = model.under(model.encodings, replace(ENGINES["reference"], devices=("cpu", "meta")))(
-        TOKENS[:, : known.length]
-    )
-    assert logits.is_meta
-    assert logits.shape == (1, known.length, known.vocab)
+    model = model.under(model.encodings, replace(ENGINES["reference"], devices=("cpu", "meta")))
+    cache, half = Cache(), known.length // 2
+    for tokens, past in ((TOKENS[:, :half], cache), (TOKENS[:, half : 2 * half], cache), (TOKENS[:, : 2 * half], None)):
+        logits = model(tokens, cache=past)
+        assert logits.is_meta
+        assert logits.shape == (*tokens.shape, known.vocab)
