@@ -35,6 +35,7 @@ from poscli.report.table import (
     summary_columns,
     verdict_sentences,
 )
+from poscli.report.why import broken_by
 from poscli.runs.results import Tables
 from poscli.runs.schema import FULL
 from poscli.specs import with_layouts
@@ -93,6 +94,14 @@ def show_verdicts(tables: Tables, console: Console) -> None:
     for group in split(tables.rows, tables.positions, tables.details):
         console.print(Text(group.title, style="bold"))
         console.print(_fitting(summarize(group), console)[1])
+
+
+def show_why(tables: Tables, console: Console) -> None:
+    """Print what a long window does to the models of these evaluations, and what it is that breaks them."""
+    for group in split(tables.rows, tables.positions, tables.details):
+        found = broken_by(group.details["why/attribution"], {FULL: ()}, summarize(group))
+        for line in () if found is None else (found.answer, *found.points):
+            console.print(Text(printable_line(line)))
 
 
 def summary_table(summary: pd.DataFrame, *, wide: bool, without: Sequence[str]) -> Table:

@@ -125,15 +125,15 @@ def extrapolate(
         tables = evaluate(setups, why=request.why, judge=judging, force=force)
         if ranks().first:
             rows = as_json(pd.concat(tables, ignore_index=True))
-            emit(json_, rows, lambda: _show(setups, tables, by_verdict=bool(request.as_)))
+            emit(json_, rows, lambda: _show(setups, tables, by_verdict=bool(request.as_), why=request.why))
             note(f"next: poscli report{carried(out_)}")
         left_out = not named and bool(opened_runs(runs)[1])  # damaged runs
         if left_out or any((table["status"] != "ok").all() for table in tables):
             raise typer.Exit(PARTIAL)
 
 
-def _show(setups: Sequence[EvaluationSetup], tables: Sequence[pd.DataFrame], *, by_verdict: bool) -> None:
-    """Print what was measured: the rows of each run, or a line per encoding with its verdict."""
+def _show(setups: Sequence[EvaluationSetup], tables: Sequence[pd.DataFrame], *, by_verdict: bool, why: bool) -> None:
+    """Print what was measured: the rows of each run, or a line per encoding with its verdict; then why it breaks."""
     from poscli.report import terminal
     from poscli.runs.results import evaluation_tables
     from poscli.tasks import task_columns
@@ -142,6 +142,8 @@ def _show(setups: Sequence[EvaluationSetup], tables: Sequence[pd.DataFrame], *, 
         terminal.show_verdicts(evaluation_tables([setup.run for setup in setups], task_columns()), out())
     else:
         terminal.show_fresh(tables, out())
+    if why:
+        terminal.show_why(evaluation_tables([setup.run for setup in setups], task_columns()), out())
 
 
 def _refuse_several_ranks(request: ExtrapolateRequest) -> None:
