@@ -54,7 +54,7 @@ class Job(Frozen):
     runs: Path  # the folder of all runs
     device: str = "cpu"
     fingerprint: str = ""  # of the corpus where the job was made; "" if any will do
-    trial: bool = False  # a trial of a tuning, which is judged on the text for that
+    trial: tuple[str, ...] = ()  # of a tuning: the rates that its trials differ in. It is judged on the text for that
 
     @property
     def label(self) -> str:
@@ -62,7 +62,9 @@ class Job(Frozen):
         corpus = self.config.corpus
         shown = corpus if len(corpus) <= LONGEST else f"...{corpus[3 - LONGEST :]}"
         on = "" if corpus == RunConfig.model_fields["corpus"].default else f" on {shown}"
-        return f"{with_layouts(self.config.encoding)}{self.config.recipe_mark}, seed {self.config.seed}{on}"
+        tried = ", ".join(f"{rate} {getattr(self.config.recipe, rate):g}" for rate in self.trial)
+        recipe = f" with {tried}" if tried else f"{self.config.recipe_mark}, seed {self.config.seed}"
+        return f"{with_layouts(self.config.encoding)}{recipe}{on}"
 
     @property
     def folder(self) -> Path:
@@ -156,7 +158,7 @@ def trials_of(tunings: Sequence[Tuning], device: str, *, anew: bool = False) -> 
             runs=tuning.folder / "runs",
             device=device,
             fingerprint=tuning.setup.task.fingerprint,
-            trial=True,
+            trial=tuning.rates,
         )
         for tuning in tunings
         if anew or tuning.known() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_trial_that_lacks_memory_is_made_again_by_the_same_command_and_refused
         result = cli("tune", "none", *OPTIONS)
     assert result.code == 1
     assert "error: a trial lacked memory, none-" in result.err
+    assert len(re.findall(r"\] none with matrix_lr [\d.]+, embedding_lr [\d.]+", result.err)) == 9, result.err
     assert not list((folder / "results/tune").glob("*.json"))
     (found,) = document("tune", "none", *OPTIONS)
     assert all(trial["bpb"] for trial in found["trials"])
