@@ -51,12 +51,12 @@ class Suite(Request):
     )
     lengths: Lengths = Field(
         "published",
-        description="Lengths that encodings leave at their defaults: as published, in tokens; scaled to L in the "
-        "proportion of the paper, where it is known, such as t5(far=0.25L); or both, as encodings of their own.",
+        description="Options of encodings that are lengths, where no value is given: as published, in tokens; scaled "
+        "to L in the proportion of the paper, where known, such as t5(far=0.25L); or both, as encodings of their own.",
     )
     recipe: Rates = Field(
         "published",
-        description="Learning rates: as published, those of the table [train]; tuned, the best of nine trials of equal "
+        description="Learning rates: as published, those of [train.recipe]; tuned, the best of nine trials of equal "
         "budget of every encoding, which are made first, as by `poscli tune`; or both, as lines of their own.",
     )
     seeds: list[Seed] = Field([0], min_length=1, description="Seeds; every encoding is trained with each of them.")
