@@ -9,8 +9,9 @@
     api.results()                                          # a pandas table
 
 Nothing is printed on stdout; notes and progress go to stderr. What a command refuses raises the exception behind its
-message: a subclass of `PoscliError`. layers.py has what goes into a model of one's own, experiments.py what trains,
-evaluates and reads results. The files `api.py` of satellites add their own functions.
+message: a subclass of `PoscliError`. `Unsupported`, for an input that an encoding cannot take, is not one of these.
+layers.py has what goes into a model of one's own, experiments.py what trains, evaluates and reads results. The files
+`api.py` of satellites add their own functions.
 """
 
 import importlib

@@ -107,7 +107,7 @@ def _is_a(value: Any, kind: Any) -> bool:
     if kind == Sequence[str]:
         return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
     if kind == type[Encoding]:
-        return isinstance(value, type)  # `names.spec_of` says more about others
+        return isinstance(value, type)  # `spec_of` refuses other classes
     kind = numbers.Real if kind is float else kind
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 

@@ -118,7 +118,8 @@ SHAPE = {"model": ModelConfig}  # `layers`, `width`, ... are options beside thos
 def verify(encoding: str | type[Encoding], *, seed: int = 0) -> Verdict:
     """Check that an encoding does what every encoding must do: causality, cached decoding, engines, gradients, ...
 
-    `seed` draws the input and the weights. The verdict has a `status`, `passed` or `failed`, and the findings.
+    `seed` draws the input and the weights. The verdict has the findings and a `status`: `passed`, `failed`, or
+    `unavailable` if a package that the encoding needs is not installed. UsageError for a spec that is wrong.
     """
     plugins.forget_edited()
     with blamed():
@@ -139,7 +140,8 @@ def train(
     """Train a tiny language model with an encoding; an interrupted run goes on, a complete one is returned at once.
 
     The run lies in the folder `out`. `force` deletes what the run has so far. A run that diverges or does not fit the
-    memory is returned with that state, as `run.status()` says. UsageError for options that cannot be trained.
+    memory is returned with that state, as `run.status()` says. UsageError for options that cannot be trained, DataError
+    for a corpus that cannot be read or is too short, LockedError if another process works on the run.
     """
     plugins.forget_edited()
     request = read(TrainRequest, options, "train", SHAPE)
@@ -160,8 +162,10 @@ def tune(
 ) -> pd.DataFrame:
     """Nine trials of an encoding's learning rates, each with half of the tokens: one row each, the best first.
 
-    The columns are the two rates that were varied, the loss at L in bits per byte, on text that is never scored, and
-    the run. Suites in the same folder `out` take the best with recipe = "tuned". `force` makes the trials again.
+    The columns are `run_id`, the two rates that were varied (`matrix_lr`, and `encoding_lr` or, if the encoding learns
+    nothing, `embedding_lr`) and `bpb`, the loss at L in bits per byte on text that is never scored, NaN if the training
+    diverged. Suites in the same folder `out` take the best with recipe = "tuned". `force` makes the trials again.
+    UsageError or DataError if there is no text for tuning; PoscliError if a trial lacks memory or no loss is finite.
     """
     plugins.forget_edited()
     request = read(TrainRequest, options, "tune", SHAPE)
@@ -176,10 +180,11 @@ def tune(
 
 @checked
 def corpus(text: str, *, tokenizer: str = "bytes", length: int = 256, tokens_of: str = "") -> dict[str, Any]:
-    """What a text is, how far back it repeats itself, and what an n-gram with a cache wins by longer windows.
+    """What a corpus is, how far back it repeats itself, and what an n-gram with a cache wins by longer windows.
 
-    The keys are those of `poscli corpus TEXT --json`. `length` is L in tokens, and `tokens_of` the corpus whose text
-    trains the tokenizer, if that is another one.
+    `text` is the spec of the corpus, and the keys are those of `poscli corpus TEXT --json`. `length` is L in tokens, 8
+    to 65,536, and `tokens_of` the corpus whose text trains the tokenizer, if that is another one. UsageError for a spec
+    or a length that is wrong; DataError for a corpus that cannot be read or has no documents longer than 16 L.
     """
     return workflows.measure_text(text, tokenizer, length, tokens_of)
 
@@ -199,6 +204,8 @@ def extrapolate(
 
     `judge` is a run that says which tokens need long context, for `why=True`; `smoke` scores only a few hundred tokens.
     A damaged evaluation is made again; `force` makes any evaluation again, and leaves the trained model as it is.
+    UsageError for a run that is not complete, options that it cannot have or a judge that cannot judge it; DataError if
+    its text has changed; LockedError if another process works on it.
     """
     plugins.forget_edited()
     request = read(ExtrapolateRequest, options, "extrapolate")
@@ -215,7 +222,10 @@ def extrapolate(
 
 @checked
 def load(run: Run, *, device: str = "auto") -> Model:
-    """The trained model of a run: a torch module from token ids `[B, T]` to logits `[B, T, vocabulary]`."""
+    """The trained model of a complete run: a torch module from token ids `[B, T]` to logits `[B, T, vocabulary]`.
+
+    Its weights need no gradient. UsageError for a model that poscli did not train, CorruptError for a damaged file.
+    """
     plugins.forget_edited()
     with blamed():
         return load_trained(run, device_of(device))
@@ -223,13 +233,20 @@ def load(run: Run, *, device: str = "auto") -> Model:
 
 @checked
 def runs(out: str | Path = "results") -> list[Run]:
-    """Every run in a folder of results, oldest first; a note names each that is damaged and left out."""
+    """Every run in a folder of results, oldest first; a note names each that is damaged and left out.
+
+    CorruptError if all of them are damaged.
+    """
     return list_runs(Path(out) / "runs")
 
 
 @checked
 def training_log(run: Run) -> pd.DataFrame:
-    """The training log of a run: one row per logged step."""
+    """The training log of a run: one row per logged step, with the columns of train.csv; empty before the first.
+
+    `nll` is in nats per token and `bpb` in bits per byte, both means since the row before; `seconds` is the training
+    time so far. CorruptError if the log is damaged.
+    """
     return files.training_log(run)
 
 
@@ -238,8 +255,8 @@ def results(out: str | Path = "results") -> pd.DataFrame:
     """All evaluations in a folder: one row per run, length, protocol and variant, as in eval.csv.
 
     Each row has the run's id, encoding, seed, corpus and number of parameters; its loss in nats per token (`nll`) with
-    a 95 % interval, perplexity (`ppl`), bits per byte (`bpb`); and the context gain with its interval. PoscliError if
-    nothing is evaluated yet.
+    a 95 % interval, perplexity (`ppl`) and bits per byte (`bpb`); and the context gain in nats per token (`gain`) with
+    its interval. PoscliError if nothing is evaluated yet.
     """
     return collect(Path(out) / "runs", task_columns()).rows
 
@@ -261,11 +278,12 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
 def compare(
     first: str, second: str, *, protocol: str = "", corpus: str = "", out: str | Path = "results"
 ) -> pd.DataFrame:
-    """Is one run, or one encoding over its seeds, better than another? Differences at every length.
+    """Is one run, or one encoding over its seeds, better than another? One row for every length that both have.
 
-    They are differences of the loss in bits per byte under a protocol, by default the one that reports quote, or, for a
-    task with right answers, of the accuracy. A run is named by its id or the beginning of it. `word` says
-    better, worse or within noise.
+    `difference` is the loss of `first` minus that of `second` in bits per byte, or for a task with right answers the
+    difference of the accuracies; `low` and `high` are the ends of its 95 % interval. `word` says of `first`: better,
+    worse, within noise, too few documents, or not compared. A run is named by its id or the beginning of it. Without
+    `protocol` it is the one that reports quote. UsageError for runs that cannot be compared.
     """
     tables = collect(Path(out) / "runs", task_columns())
     refuse_damaged(tables, first, second)
@@ -284,7 +302,9 @@ def report(
 ) -> Report:
     """Write report.html, report.md, tables and pictures to `to`, by default OUT/report; `files` names them.
 
-    `formats` are those of pictures beside PNG: svg, pdf. `site` is a folder for a page per corpus and per encoding.
+    `mix` is as in `summary`, and `baseline` names an encoding that all others are compared with. `formats` are those of
+    pictures beside PNG: svg, pdf. `site` is a folder for a page per corpus and per encoding. UsageError for an unknown
+    baseline or format, StorageError for a folder that cannot be written, PoscliError if nothing is evaluated.
     """
     runs, pictures, written = Path(out) / "runs", known_formats(formats), Path(to) if to else Path(out) / "report"
     check_folder(written, "to" if to else "out")

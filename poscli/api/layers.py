@@ -24,8 +24,9 @@ def encoding(
 ) -> Encoding:
     """The torch module of a spec, such as `rope(base=500000)+window(128)` or `my_encoding.py`, or of a class.
 
-    `width` is that of the model, `length` the number of tokens in a training window, which some encodings need to know,
-    and `vocab` the number of different tokens. Weights are drawn from `seed`. UsageError for a spec that is wrong.
+    `width` is that of the model, a multiple of `heads`, and `length` the number of tokens in a training window, which
+    some encodings need to know; `vocab` is the number of different tokens. Weights are drawn from `seed`. UsageError
+    for a spec that is wrong or alternates by layer, and for a width that `heads` does not divide.
     """
     if (count := len(specs.parse(spec_of(spec)).layers)) > 1:
         raise UsageError(
@@ -62,7 +63,8 @@ def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0, c
     Absolute encodings act here, and every other encoding returns `x_BTW` as it is, so that a model which calls this and
     `attention` takes any encoding. Embeddings should have variance 1. `past` is the number of tokens before the first,
     for a model that decodes with a cache. `columns` is the width of the grid that the tokens fill row by row, for
-    encodings of rows and columns; without it, they are a whole grid.
+    encodings of rows and columns; without it, they are a whole grid. UsageError for tensors that do not fit the
+    encoding, Unsupported for positions that it does not have, such as those beyond a learned table.
     """
     if x_BTW.ndim != 3 or x_BTW.shape[:2] != ids_BT.shape or x_BTW.shape[2] != encoding.shape.width:
         raise UsageError(
@@ -106,11 +108,12 @@ def attention(
 ) -> Tensor:
     """Causal attention with an encoding: the output `[B, H, T, D]` of queries, keys and values as projected.
 
-    With fewer queries than keys, the queries are those of the last T tokens: a cache holds k and v as they come from
-    their projections. `x_BSW` is the input of the layer, which encodings with features read, such as forget gates. The
-    fastest engine that can run the encoding is chosen, unless `engine` names one. `columns` is as in `embed`.
-    Under autocast q, k and v keep the dtypes that they have. UsageError for tensors that do not fit the encoding;
-    Unsupported for positions that it does not have.
+    q is `[B, H, T, D]`, k and v are `[B, H, S, D]`, with T <= S: the queries are those of the last T tokens, and a
+    cache holds k and v as projected. `x_BSW` `[B, S, W]` is what `mix` made of the layer's input, for all S tokens;
+    encodings with features, such as forget gates, need it. The fastest engine that can run the encoding is chosen,
+    unless `engine` names one. `columns` is as in `embed`. Under autocast q, k and v keep their dtypes. UsageError for
+    tensors that do not fit the encoding, a missing `x_BSW`, and an engine that cannot run the encoding; Unsupported for
+    positions that it does not have.
     """
     _refuse_other_shapes(q_BHTD, k_BHSD, v_BHSD, encoding)
     _refuse_growing_grid(encoding, columns, grown=q_BHTD.shape[2] < k_BHSD.shape[2])

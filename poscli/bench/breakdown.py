@@ -1,8 +1,8 @@
 """Where the time of a training step and of an evaluation goes: a breakdown by part, under torch's profiler.
 
 The parts are marked on the model and the trainer themselves: a mark is a scope of the profiler around a method. An
-operation of the backward pass belongs to the part of the forward operation that it derives, whose sequence number it
-carries. Time counts for the innermost mark, and what lies outside of all marks is the rest.
+operation of the backward pass belongs to the part of the forward operation that it differentiates, whose sequence
+number it carries. Time counts for the innermost mark, and what lies outside of all marks is the rest.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _parts_by_sequence(events: Iterable[FunctionEvent]) -> dict[int, str]:
 
 
 def _part_of(event: FunctionEvent, derived: dict[int, str]) -> str:
-    """The part that an event belongs to: that of the innermost mark, or of the operation that it derives."""
+    """The part that an event belongs to: that of the innermost mark, or of the operation that it differentiates."""
     for each in _and_above(event):
         if each.name.startswith(MARK):
             return each.name.removeprefix(MARK)

@@ -160,7 +160,7 @@ class ResultFile:
         write_table(self.path, self.table())
 
     def find(self, row: Row) -> Row | None:
-        """The row with a number of the case that a row is of, or None.
+        """The row of this file that has a number for the same case as `row`; None if there is none.
 
         What has no number is to be tried again: another limit, more memory or a package may help.
         """

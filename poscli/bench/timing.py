@@ -61,7 +61,8 @@ def time_in_turns(
     """Time each function, taking turns. `check` is called between runs and may raise to stop.
 
     First runs are not counted, unless the first function takes longer than `pace.seconds`: then each runs once only.
-    Memory is measured in runs that are not timed, because returning freed memory to the system takes time.
+    Memory is measured in runs that are not timed, because returning freed memory to the system takes time; a function
+    that runs once only is timed and measured in the same run.
     """
     first = [_watched(work, device, check) for work in works]
     if first[0][0] > pace.seconds:

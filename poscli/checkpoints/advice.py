@@ -310,8 +310,8 @@ def _window(advice: Advice) -> list[str]:
     ]
     if (cheapest := advice.whole) is not None:
         lines.append(
-            f"If inputs must be read whole, {cheapest.name} costs least of what is not worse than that by {HARM_BPB} "
-            f"{advice.bits} or more: its gain is {_numbers(cheapest.gain)} and its cost {_numbers(cheapest.cost)} "
+            f"If inputs must be read whole, {cheapest.name} costs least of the ways that lose less than {HARM_BPB} "
+            f"{advice.bits} against that: its gain is {_numbers(cheapest.gain)} and its cost {_numbers(cheapest.cost)} "
             f"{advice.bits}."
         )
     if doubtful:

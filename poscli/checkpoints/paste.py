@@ -262,8 +262,8 @@ def llama_cpp(wanted: Wanted, model: str, revision: str) -> Snippet:
     key = f"{GGUF_NAMES.get(model_type, model_type)}.context_length"
     first = f"gguf-set-metadata MODEL.gguf {key} {wanted.target}\n"
     notes: tuple[str, ...] = (
-        "The server serves no more tokens than the file says. The first line, of the package gguf, changes that in the "
-        "file: take a copy.",
+        "The server reads no more tokens than the file says. The first line (pip install gguf) changes the file: copy "
+        "it first.",
     )
     if wanted.ropes and wanted.ropes[wanted.main].name == GROUPED:
         program, first = COMPLETION, ""

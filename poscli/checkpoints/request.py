@@ -47,7 +47,7 @@ class AdviceRequest(Request):
         None,
         ge=8,
         le=LONGEST_WINDOW,
-        description="The tokens that it was trained on, where config.json says it wrongly.",
+        description="Its trained length in tokens, where config.json is wrong.",
     )
     precision: str = Field(
         "auto", description="Number format: auto, which is that of its weights, float32, bfloat16 or float16."

@@ -86,10 +86,10 @@ def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
             named, folder = packed, gguf.unpacked(packed, config_only=config_only)
         if not folder.is_dir():
             if Path(spec).is_file():
-                raise DataError(f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}")
+                raise DataError(f"{printable(spec)!r} is neither a folder nor a file of GGUF; give {FORMS}")
             hint = f"; for a model of the hub write hf:{spec}" if re.fullmatch(r"[\w.-]+/[\w.-]+(@\S+)?", spec) else ""
             kind = "file" if folder.suffix == gguf.SUFFIX else "folder"
-            raise DataError(f"there is no {kind} {printable(spec)}; give {FORMS}{hint}")
+            raise DataError(f"there is no {kind} {printable(spec)!r}; give {FORMS}{hint}")
         files = {path.name for path in folder.iterdir() if path.is_file()}
         kept = sorted((folder / "snapshots").glob(f"*/{CONFIG}"))
         if CONFIG not in files and kept:

@@ -31,10 +31,18 @@ __all__ = [
 Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 TextArgument = Annotated[
-    str, typer.Argument(help="A text as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora)
+    str,
+    typer.Argument(
+        help="A text, such as stdlib or text:FOLDER; `poscli ls corpora` shows all.", autocompletion=complete.corpora
+    ),
 ]
 TokenizerOption = Annotated[
-    str, typer.Option("--tokenizer", help="As in training: bytes, bpe:4096.", autocompletion=complete.tokenizers)
+    str,
+    typer.Option(
+        "--tokenizer",
+        help="Such as bytes or bpe:4096; `poscli ls tokenizers` shows all.",
+        autocompletion=complete.tokenizers,
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]
 

@@ -28,7 +28,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done and how long it takes; write no results.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Delete what these runs have so far, and train them again.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it takes.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before work of over an hour.")]
 
 
 def announce_longest(settings: Iterable[EvaluationSettings]) -> None:

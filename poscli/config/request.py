@@ -76,8 +76,8 @@ class ExtrapolateRequest(Request):
         None,
         ge=1,
         le=MOST,
-        description="Tokens between sliding windows; by default 64 (checkpoints: 128), or half of L if that is less; "
-        "on grids half a row.",
+        description="Tokens between sliding windows, at most 1/8 of a window (L/32 at L); by default 64 (checkpoints: "
+        "128) or half of L, on grids half a row.",
     )
     on: list[str] = Field(
         [],

@@ -88,8 +88,8 @@ def check_trainable(corpus: Corpus, length: int) -> None:
             )
     if corpus.valid.bytes < FEW_HELD_OUT_BYTES:
         warn_once(
-            f"the corpus {corpus.spec} holds out only {corpus.valid.bytes} bytes: a loss on so few is mostly chance; "
-            f"{4 * FEW_HELD_OUT_BYTES} bytes of text or more hold out enough"
+            f"the corpus {corpus.spec} holds out {corpus.valid.bytes} bytes: a loss on fewer than "
+            f"{FEW_HELD_OUT_BYTES} is mostly chance; add documents, of which about a quarter is held out"
         )
 
 

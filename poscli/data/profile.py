@@ -1,8 +1,8 @@
 """The distance profile p(d) of a text: of all tokens that could be copied, how far back is what they would copy?
 
-A token can be copied if the n tokens before it occurred before in its document, and were followed by the same token
-then. Its distance d is that to the last such occurrence of the n tokens. All tokens have 16 L tokens of their document
-before them, and distances are from L/8 to 16 L, so that every distance can be seen at every token.
+A token can be copied if the last earlier occurrence of the n tokens before it, in its document and without overlap, was
+followed by the same token. Its distance d is the number of tokens back to that one. All tokens have 16 L tokens of
+their document before them, and distances are from L/8 to 16 L, so that every distance can be seen at every token.
 """
 
 from __future__ import annotations

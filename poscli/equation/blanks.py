@@ -3,17 +3,18 @@
     x_i  = embed(x_i, i)                              before the first layer
     x_i  = mix(x)_i                                   in every layer, before the projections to q, k and v
     q_i  = R(phase_i) query(content_query(q_i), i)    k_j = R(phase_j) key(k_j, j)    v_j = value(v_j, j)
-    s_ij = (similarity(q_i, k_j) + relative_query(q_i, f_i) . a[i-j] + k_j . b[i-j]) * scale  (q, k as projected)
+    s_ij = (similarity(q_i, k_j) + relative_query(q_i, f_i) . a[i-j] + k_j . b[i-j]) * scale
            + distance_bias[h, i-j] + potential_i - potential_j + bias(i, j)
     s_ij = s_ij * temperature(n_i)                    n_i is the number of keys that query i sees
     s_ij = -inf                                       where j > i, or where i-j >= reach and j >= sinks
     p_ij = reweight(weights(scores(s), null)_ij, i-j) weights is the softmax, similarity is q_i . k_j
     o_i  = output( sum_j p_ij (v_j + c[i-j]), i )
 
-a, b and c are the blanks `relative_keys`, `relative_queries` and `relative_values`; i and j are positions, made by the
-blank `positions` of the tokens' order, except for `reach` and `sinks`, which count tokens. R(phase_i) rotates pairs of
-channels by the angles of the blank `phase`, and null is the blank `null_score`, the score of a key without a value that
-every query sees beside the others; without it there is none.
+a, b and c are the blanks `relative_keys`, `relative_queries` and `relative_values`; a and b meet q and k as projected,
+and f_i are the features of token i, from the blank `features`. i and j are positions, made by the blank `positions` of
+the tokens' order, except for `reach` and `sinks`, which count tokens. R(phase_i) rotates pairs of channels by the
+angles of the blank `phase`, and null is the blank `null_score`, the score of a key without a value that every query
+sees beside the others; without it there is none.
 
 Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width,
 F features, P pairs of channels, n distances. Distances d = i - j are never negative: attention is causal, in the order
@@ -132,7 +133,10 @@ def multiplied(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Ten
 
 
 def log_summed(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
-    """The logarithm of the sum of the exponentials of the results: keys of these scores weigh as much as one of it."""
+    """The logarithm of the sum of the exponentials of the results.
+
+    A key with this score has as much weight in the softmax as one key for each result would have together.
+    """
     return reduce(torch.logaddexp, (method(*arguments) for method in methods))
 
 
@@ -170,7 +174,10 @@ def extend(method: MethodT) -> MethodT:
 
 
 def form_of(name: str) -> Callable[[MethodT], MethodT]:
-    """Declare a method that goes with a blank: the parts of a composition that fill the blank join it likewise."""
+    """Declare a method that belongs to a blank, such as `relative_query` to `relative_keys`.
+
+    In a composition, the parts that fill the blank are asked for it, and their results joined as those of the blank.
+    """
     return lambda method: _composing(BLANKS[name], method, _arguments(method))
 
 
@@ -218,7 +225,10 @@ class Blanks(nn.Module):
     # Token tier: one token and its position.
     @blank("token", "[S, ...]", only="the positions")
     def positions(self, index: Tensor) -> Tensor:
-        """Positions `[S]` that the formulas see, from the order `[S]` (int64) of the tokens in the sequence."""
+        """The positions that the formulas see, from the order `index` (int64) of the tokens in the sequence.
+
+        Both are `[S]`, or on a grid `[S, 2]`: rows and columns.
+        """
         return index
 
     @blank("token", "[B, T, W]", in_turn)
@@ -242,7 +252,11 @@ class Blanks(nn.Module):
 
     @blank("token", "[B, H, T, *]", in_turn, turns=True)
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
-        """Queries that depend on their positions; queries and keys may be wider than D. pos[-1] is the last key's."""
+        """Queries `[B, H, T, *]` that depend on their positions `pos`, `[T]` or on a grid `[T, 2]`.
+
+        Queries and keys come out equally wide, and may be wider than D. On a line, the last query belongs to the last
+        token, so pos[-1] is also the position of the last key.
+        """
         return q_BHTD
 
     @blank("token", "[B, H, S, *]", in_turn, turns=True)
@@ -370,7 +384,7 @@ class Blanks(nn.Module):
     fast_reweight = _fast("reweight")
 
     def kernel_form(self, x: Operands) -> Any:
-        """All of these blanks that a class fills, as one of the forms of poscli/native/call.py; None: there is none.
+        """The blanks of FAST that a class fills, together as one of the forms of poscli/native/call.py; None: no form.
 
         The engine asks for it only where positions are evenly spaced. In training it does so where the class sets
         `kernel_gradient`; the tensors of the form must then have gradients to all that they are computed from.

@@ -91,9 +91,9 @@ def even_step(pos: Tensor) -> float | None:
 class Operands:
     """Tensors, positions and visibility of one attention call.
 
-    `raw_q_BHTD` and `raw_k_BHSD` are the outputs of the projections, which relative vectors meet; all other tensors are
-    results of the token blanks. A query sees the last `reach` tokens, itself among them (None: all tokens), and always
-    the first `sinks` tokens.
+    `raw_q_BHTD` and `raw_k_BHSD` are the outputs of the projections, which relative vectors meet; q, k, v, features and
+    temperature are results of the token blanks. A query sees the last `reach` tokens, itself among them (None: all
+    tokens), and always the first `sinks` tokens.
     """
 
     q_BHTD: Tensor
@@ -107,7 +107,7 @@ class Operands:
     columns: int | None = None
     reach: int | None = None
     sinks: int = 0
-    first_key: int = 0  # how many keys of the sequence before these no query sees
+    first_key: int = 0  # how many keys of the sequence were cut off before these, because no query sees them
     features_BHSF: Tensor | None = None
     temperature_HT: Tensor | None = None
     null_score_H: Tensor | None = None  # of a key without a value that every query sees; None: there is none

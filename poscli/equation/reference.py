@@ -39,7 +39,11 @@ def operands(
     features_BHSF: Tensor | None = None,
     reused: Reused | None = None,
 ) -> Operands:
-    """The inputs of an engine: every token blank except `output` is filled."""
+    """The inputs of an engine, from queries, keys and values as projected and the token blanks that change these.
+
+    `positions` come from `Encoding.locate`, and `features_BHSF` from the blank `features`; `output` is left to the
+    caller. UsageError if the encoding takes rows and columns of a grid and the positions lie on a line, or vice versa.
+    """
     keys, queries = k_BHSD.shape[2], q_BHTD.shape[2]
     if see_positions(encoding.blanks) and positions.pos.ndim != encoding.axes:
         takes = "rows and columns of a grid, [S, 2]" if encoding.axes == 2 else "positions along a line, [S]"

@@ -59,8 +59,8 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
 
     Tables that are damaged are written again, after a note that says so. With `force` all is measured again, whatever
     is there. The rows of a run whose training failed say why. Of several ranks, the first one holds the run's lock and
-    writes, and the others read what it wrote. UsageError if the training is not complete, DataError if the text is
-    another one than that of the training.
+    writes, and the others read what it wrote. UsageError if the training is not complete, LockedError if another
+    process works on the run, DataError if the text is another one than that of the training.
     """
     run, task, settings = setup.run, setup.task, setup.settings
     refuse_other_text(run, task)

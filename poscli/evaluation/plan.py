@@ -50,7 +50,11 @@ class Measurement:
 
 
 class Plan:
-    """The windows of every protocol and baseline at every length; DataError if no document is long enough."""
+    """The windows of every protocol and baseline at every length.
+
+    UsageError for lengths, a stride, a protocol or a baseline that the task cannot have; DataError if no document is
+    long enough.
+    """
 
     def __init__(self, task: Task, settings: EvaluationSettings) -> None:
         self.task, self.settings = task, settings

@@ -47,7 +47,7 @@ def runs_as(runs: list[Run], request: ExtrapolateRequest, strict: bool) -> list[
         parse(target)
     expanded = [each for run in runs for each in (run, *posthoc_runs(run, request, strict))]
     if targets and len(expanded) == len(runs):
-        raise UsageError(f"nothing trained here can be evaluated as {', '.join(targets)}; --as all shows what can")
+        raise UsageError(f"--as {', '.join(targets)} changes no model here; --as all --dry-run shows what does")
     return expanded
 
 
@@ -258,7 +258,7 @@ def _layer(trained: Leaves, target: Leaves, shape: Shape) -> Leaves:
     matched = dict(_matched(trained, target))
     for i, leaf in enumerate(trained):
         if i not in matched and (count := _learned(leaf, shape)):
-            raise ValueError(f"{leaf} learned {count:,} numbers that {_join(target)} has no use for")
+            raise ValueError(f"{_join(target)} has no use for the {count:,} numbers of {leaf}")
     replaced = {j: trained[i] for i, j in matched.items()}
     return tuple(_completed(leaf, replaced.get(j), shape) for j, leaf in enumerate(target))
 
@@ -287,7 +287,11 @@ def _completed(leaf: Leaf, replaced: Leaf | None, shape: Shape) -> Leaf:
     """A leaf of the target with its own options, and otherwise those of the trained leaf that it replaces."""
     cls = get(leaf.name)
     if replaced is None and not cls.wraps and "*" not in cls.after:
-        raise ValueError(f"a model must be trained with {leaf.name}; `--as all` shows what needs no training")
+        sources = " or ".join((*cls.after, leaf.name))
+        raise ValueError(
+            f"a model must be trained with {sources}; `poscli extrapolate --as all --dry-run` shows what needs no "
+            "training"
+        )
     taken_over = replaced.options if replaced is not None else ()
     kept = {key: value for key, value in (*taken_over, *leaf.options) if key in cls.options()}
     chosen = {key: kept[key] for key, option in cls.options().items() if key in kept and kept[key] != option.default}
@@ -295,7 +299,7 @@ def _completed(leaf: Leaf, replaced: Leaf | None, shape: Shape) -> Leaf:
     if replaced is None:
         return completed
     if replaced.name not in (leaf.name, *cls.after) and (count := _learned(replaced, shape)):
-        raise ValueError(f"{replaced} learned {count:,} numbers that {completed} has no use for")
+        raise ValueError(f"{completed} has no use for the {count:,} numbers of {replaced}")
     if _shapes(completed, shape) != _shapes(replaced, shape):
         raise ValueError(f"{completed} learns other numbers than {replaced}")
     return completed

@@ -3,10 +3,11 @@
 A window is given by its document and its last target. poscli/tasks/task.py says which tokens it then holds, in a line
 of text or in an image.
 
-Every protocol scores the same text at every length. `sliding` and `fixed` end their windows at the same tokens, and
-`nonoverlapping` cuts segments of the longest length into windows of every length. If each length drew its own windows,
-the perplexities of two lengths could differ by 8 % at 3072 scored tokens because of the text alone. The text is drawn
-in one order for all runs, encodings and seeds, in which the documents take turns.
+Every protocol of language models scores the same text at every length (`answer` is for tasks that make a text of their
+own for every length). `sliding` and `fixed` end their windows at the same tokens, and `nonoverlapping` cuts segments of
+the longest length into windows of every length. If each length drew its own windows, the perplexities of two lengths
+could differ by 8 % at 3072 scored tokens because of the text alone. The text is drawn in one order for all runs,
+encodings and seeds, in which the documents take turns.
 """
 
 from __future__ import annotations

@@ -27,11 +27,15 @@ from poscli.tasks.episodes import DEPTH
 # Whether bins are depths -> the rest of the question that they answer, what they are, and the same in short.
 PLACES = {
     True: (
-        "where in the window it lies",
+        "where in the window the answer stands",
         "depth of what was asked for, from the start of the window",
         "depth, from the start of the window",
     ),
-    False: ("how far back it lies", "tokens back to what was asked for, fewer than", "tokens back to it, fewer than"),
+    False: (
+        "how far back the answer stands",
+        "tokens back to what was asked for, fewer than",
+        "tokens back to it, fewer than",
+    ),
 }
 LITTLE = 0.05  # a difference of accuracy that is not worth a sentence
 FEWEST_TOKENS = 50  # in a bin; with fewer, its accuracy is not shown

@@ -140,8 +140,8 @@ def seed_spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
     seeds = low_to_high({interval.seeds for interval in last.values()})
     every = "per encoding" if set(scored["encoding"]) == set(names) else f"of {listed(names)}"
     answer = f"{seeds} seeds {every}. At {ratio_name(ratios[-1])}, seeds of {named(widest)} differ most"
-    answer += f" (by {last[widest].seed_sd:.3f} {bits})"
-    answer += f", those of {named(least)} least (by {last[least].seed_sd:.3f})" if widest != least else ""
+    answer += f" (standard deviation {last[widest].seed_sd:.3f} {bits})"
+    answer += f", those of {named(least)} least ({last[least].seed_sd:.3f})" if widest != least else ""
     legend = (
         f"{bits}: the loss with its 95 % interval over seeds and documents",
         "over seeds: standard deviation of the losses of single seeds on the same documents",
@@ -261,7 +261,7 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     columns += [column("used", used, ratio, lambda share: f"{100 * share:z.0f} %") for ratio in ratios if ratio > 1]
     beyond = available.groupby("ratio").mean()
     won = ", ".join(f"{signed(each)} at {ratio_name(ratio)}" for ratio, each in beyond.items() if ratio > 1)
-    answer = f"A perfect model would win {won} bits per byte by reading beyond L."
+    answer = f"In bits per byte, a perfect model would win {won} by reading beyond L."
     if not won:
         answer = "Only the training length was evaluated."
     at_end = used.xs(ratios[-1], level="ratio").dropna()

@@ -145,7 +145,7 @@ class Answers:
         verb, unit = forms[2] if alone else forms[1] if len(peers) > 1 else forms[0]
         beside = "" if len(self.names) == 1 else self._beside(words, seeds, ends)
         if alone and len(self.names) > 1:
-            beside += f", the only one of {len(self.names)} encodings that can be ranked"
+            beside += f"; of {len(self.names)} encodings no other can be ranked"
         cost = self._cost(first)
         sentence = (
             (start, False),
@@ -177,7 +177,7 @@ class Answers:
         parts += [f"but worse than {listed(better, NAMED)} on the seeds in common"] if better else []
         apart = of.get(NOT_COMPARED, [])
         lacking = [name for name in apart if name not in ends]
-        parts += [f"{len(lacking)} without a result there"] if lacking else []
+        parts += [f"{len(lacking)} had no result there"] if lacking else []
         if apart := [name for name in apart if name in ends]:
             parts += [f"not compared with {listed(apart, NAMED)}, for want of a seed or text in common"]
         return f", {', '.join(parts)}" if parts else ""
@@ -202,10 +202,10 @@ class Answers:
         time, low, high = student_of_logs([*known[first].values()])
         interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(too few seeds for an interval)"
         if timing_note(self.rows["run_id"].unique(), self.trained):
-            return f", for {seconds(time)} of training {interval}"
+            return f"; it trained for {seconds(time)} {interval}"
         ratio = time / min(means.values())
         beside = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
-        return f", for {seconds(time)} of training {interval}{beside if len(means) > 1 else ''}"
+        return f"; it trained for {seconds(time)} {interval}{beside if len(means) > 1 else ''}"
 
     def _basis(self, *, told_apart: bool) -> str:
         """What intervals and words are based on; `told_apart`: an encoding is called better than another."""

@@ -62,10 +62,7 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
     scored = of_model(rows, quoted.perplexity)
     own = main[main["variant"] == FULL]
     if own.groupby("length")["stride"].nunique().max() > 1:
-        strides = low_to_high(set(own["stride"]))
-        notes.append(
-            f"Runs were evaluated with strides of {strides}: evaluate them again with one --stride to compare."
-        )
+        notes.append("Runs were evaluated with different strides: evaluate them again with one --stride to compare.")
     elif on_different_windows(scored):  # then perplexities do not compare to the last digit
         notes.append(
             "Runs were scored on different windows of the text: evaluate all with the same --tokens, --max-len and "
@@ -147,14 +144,14 @@ def budget_note(rows: pd.DataFrame, summary: pd.DataFrame, trained: Mapping[str,
         rounded = (float(f"{total:.2g}") for total in (min(totals), max(totals)))
         about = " to ".join(dict.fromkeys(amount(total) for total in rounded))
         sentences.append(
-            f"If it goes on falling as in the second half of training, linearly in the logarithm of the tokens, "
-            f"{'their' if len(short) > 1 else 'its'} training loss reaches that of a guess after about {about} tokens "
+            f"If {'their' if len(short) > 1 else 'its'} training loss goes on falling as in the second half of "
+            f"training, linearly in the logarithm of the tokens, it reaches that of a guess after about {about} tokens "
             "in all: an extrapolation, so train on clearly more."
         )
     if slow:
         sentences.append(
-            f"For {listed(list(dict.fromkeys(slow)), 3)} no number can be told: the loss no longer falls, or too "
-            f"slowly to reach that of a guess within {FARTHEST} times the tokens."
+            f"For {listed(list(dict.fromkeys(slow)), 3)} it cannot be told how many would do: the loss no longer falls "
+            f"or too slowly to reach that of a guess within {FARTHEST} times the tokens."
         )
     return [" ".join(sentences)]
 

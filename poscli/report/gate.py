@@ -86,9 +86,9 @@ def gate_note(found: Sequence[Behind], summary: pd.DataFrame) -> list[str]:
     """The ranked encodings of which the limit lies within the interval, as one note, or none."""
     ranked = set(summary.loc[summary["verdict"].map(can_win), "encoding"])
     near = [
-        f"{named(each.encoding)} {each.times}"
+        f"{named(each.encoding)} with {each.times}"
         for each in found
         if each.low <= UNDERTRAINED_RATIO < each.high and each.encoding in ranked
     ]
-    times = f"times the perplexity of the best at 1x, and the interval includes the limit of {UNDERTRAINED_RATIO}"
+    times = f"times the perplexity of the best at 1x; the interval includes the limit of {UNDERTRAINED_RATIO}"
     return [f"Perhaps undertrained, but ranked: {listed(near)} {times}."] if near else []

@@ -72,6 +72,7 @@ def recalled_from(points: pd.DataFrame, length: int) -> str:
         return f"No: nothing read {length} tokens ago or more is predicted {least} better than with the context cut."
     farthest = sure.groupby("encoding")["to"].max()
     names = [
-        f"{named(str(name))} (up to {farthest[name]} tokens back, {signed(gain)} bits)" for name, gain in best.items()
+        f"{named(str(name))} (up to {farthest[name]} tokens back, at best {signed(gain)} bits)"
+        for name, gain in best.items()
     ]
     return f"Beyond {length} tokens, text is recalled by {listed(names, 6)}."

@@ -161,7 +161,8 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
             )
         if summary["harmful"].notna().any():
             lines["harmful"] = (
-                "harmful: proven harmful from this multiple of L on: the whole interval lies at that harm or beyond it"
+                "harmful: proven harmful from this multiple of L on: the whole interval lies at a harm of "
+                f"{HARM_BPB} {bits} or more"
             )
     if machine_names(summary):
         lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"

@@ -70,7 +70,7 @@ def print_report(report: Report, console: Console) -> None:
         for line in legend(section.summary, section.headline, without=without):
             console.print(Text(line, style="dim"))
         for analysis in section.analyses:
-            console.print(Text(f"{analysis.title} {analysis.answer}"))
+            console.print(Text(f"{analysis.title}{'' if analysis.title.endswith('?') else ':'} {analysis.answer}"))
             for line in analysis.points:
                 console.print(Text(f"- {line}"))
         for name, verdict, reason in failures(section.summary):
@@ -160,7 +160,7 @@ def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str
     tests = int(table["p"].notna().sum())
     caption = (
         f"{score} ({first['protocol']}) of the first minus that of the second, over {seeds} and {first['documents']} "
-        f"{items}; p by Holm's method for {tests} test{'s' * (tests != 1)}, where a report counts those of all its "
+        f"{items}; p by Holm's method for {tests} test{'s' * (tests != 1)}; a report counts the tests of all its "
         "encodings"
     )
     return Group(Text(printable_line(title), "italic"), shown, Text(printable_line(caption), "dim italic"))

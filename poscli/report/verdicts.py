@@ -38,14 +38,14 @@ SOLVED_TEXT = f"{100 * SOLVED_SHARE:.0f} %"
 MEANING = {
     USES_CONTEXT: f"better than the same model with its context cut to L by {GAIN_BPB} bits per byte or more, and "
     "surely better, over seeds and documents: it reads beyond L and gains from it",
-    MAY_USE_CONTEXT: f"better than with its context cut to L on these documents, with fewer than {FEWEST_SEEDS} seeds: "
-    "other seeds may not be",
+    MAY_USE_CONTEXT: f"better than with its context cut to L by {GAIN_BPB} bits per byte or more, and surely better on "
+    f"these documents; there are fewer than {FEWEST_SEEDS} seeds, and others may differ",
     HOLDS: f"the longer context costs less than {HARM_BPB} bits per byte, if anything, compared with the same model "
     "with its context cut to L; a model that ignores everything before the last L tokens also gets this verdict",
-    DEGRADES: f"the longer context costs {HARM_BPB} bits per byte or more, compared with the same model with its "
-    "context cut to L: it harms",
-    BREAKS: f"the longer context costs {BROKEN_BPB} bits per byte or more, compared with the same model with its "
-    "context cut to L: it is of no use at this length",
+    DEGRADES: f"the longer context surely costs {HARM_BPB} bits per byte or more, compared with the same model with "
+    "its context cut to L",
+    BREAKS: f"the longer context surely harms, and costs {BROKEN_BPB} bits per byte or more on average: it is of no "
+    "use at this length",
     UNCLEAR: f"the interval of the gain includes a harm of {HARM_BPB} bits per byte and also smaller ones, so that it "
     "is open whether the harm matters; or there is no interval, because too few documents are long enough",
     SOLVED: f"at least {SOLVED_TEXT} of the answers are right at every length",
@@ -54,9 +54,9 @@ MEANING = {
     "windows say little about the encoding",
     NOT_TRAINED: "at its training length it predicts no better than guessing tokens by how frequent they are in the "
     "training text, so that it has nothing to extrapolate",
-    UNDERTRAINED: f"at its training length its perplexity is more than {UNDERTRAINED_RATIO} times that of the best "
-    f"encoding, with its whole interval, where in all published comparisons but one the ratio is at most "
-    f"{PUBLISHED_RATIO}: it was trained too little for its extrapolation to be ranked",
+    UNDERTRAINED: f"at its training length its perplexity is surely more than {UNDERTRAINED_RATIO} times that of the "
+    f"best encoding (at most {PUBLISHED_RATIO} times in all published comparisons but one): it was trained too little "
+    "for its extrapolation to be ranked",
     NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
 }
 

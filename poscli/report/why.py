@@ -29,9 +29,8 @@ MEANT = (
     "and neighbours are not",
     "number of keys (crowd): all tokens, with no distance seen as more than in training",
     f"loss of the first tokens (sinkless): those L tokens, the first {FIRST} hidden from the second half",
-    "open: gap also changes positions, and crowd hides first tokens behind a window; where that alone explains "
-    "the harm, they tell something about their own cause only by what they add; nor does a change explain the "
-    "harm that does more than twice as much",
+    "open: undecided, since the change was not made, does more than twice the harm, or contains another one (gap: "
+    "offset; crowd: sinkless) that explains the harm already",
     "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
     "change, the loss is computed all the same and checked",
 )
@@ -80,7 +79,7 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         for names in groups.values()
     ]
     mended = dict.fromkeys(line for name in harmed for line in remedies(list(changes[name].values())))
-    points += [f"what usually mends that, {line}" for line in mended]
+    points += [f"what usually helps {line}" for line in mended]
     points += _mended(gains, list(changes))
     for name, rows in changes.items():
         points += [f"{name} has a fault: {row['reason']}" for row in rows.values() if row["status"] == "fault"]

@@ -67,7 +67,7 @@ def newest_complete(runs: Path, id_: str = "", encoding: str = "") -> Run:
         raise UsageError(f"{asked}{run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
     run = complete[-1]
     if id_ and len(complete) > 1:
-        note(f"--run {id_} begins the ids of {len(complete)} complete runs; {run.id} is the newest")
+        note(f"--run {id_} begins the ids of {len(complete)} complete runs; the newest is taken, {run.id}")
     return run
 
 

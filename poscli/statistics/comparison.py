@@ -113,7 +113,7 @@ def _scale(wanted: Array, scored: Array) -> Array:
 class LossTable:
     """The table of units, cut by run, protocol, length and variant, because tables of pandas are slow to cut.
 
-    `of_answers` says that a loss is the share of wrong tokens of an answer in bits: then right answers are compared.
+    `of_answers` says that `nll` / ln 2 is the share of wrong tokens of an answer; shares of right ones are compared.
     """
 
     def __init__(self, units: pd.DataFrame, *, of_answers: bool = False) -> None:
@@ -189,8 +189,8 @@ class EncodingLosses:
     def compare(self, pairs: Iterable[tuple[Key, Key, int]]) -> list[Comparison]:
         """The comparison of each first encoding with a second at a length, not judged yet.
 
-        Two encodings whose answers are the same in all D documents would still differ in some of a million: intervals
-        of answers also have the share of these that D documents are likely to miss, and end at -1 and 1.
+        Answers that are the same in all D documents could still differ in others. So an interval of answers reaches at
+        least `unseen_share(D)` to both sides of the estimate, and is cut off at -1 and 1.
         """
         cases = [self.pair(*each) for each in pairs]
         numbers = many_differences(cases)

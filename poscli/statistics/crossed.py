@@ -183,9 +183,10 @@ def student_below(t: Array, degrees: int) -> Array:
 
 
 def combined_quantile(share: float | NDArray, seed_degrees: float, document_degrees: float) -> tuple[NDArray, NDArray]:
-    """Cochran's 97.5 % quantile of estimate / standard error, and the factor from there halfway to Welch's.
+    """Two factors of a 95 % interval, each in the shape of `share`, the seeds' share of the squared standard error.
 
-    `share` is the seeds' share of the squared standard error, as an array or a number.
+    The first is Cochran's 97.5 % quantile of (estimate - truth) / standard error. The second multiplies it and lies
+    halfway between 1 and the ratio of Welch's quantile to Cochran's.
     """
     of_seeds, of_documents = (scipy.special.stdtrit(degrees, UPPER) for degrees in (seed_degrees, document_degrees))
     quantile = share * of_seeds + (1 - share) * of_documents

@@ -29,7 +29,7 @@ def detectable_difference(seeds: int, documents: int) -> str:
     design = f"{seeds} seed{'s' * (seeds > 1)} and {documents} documents"
     bits = f"{smallest:.3f} bits per byte"
     text = f"with {design}, a true difference of {bits} between two encodings is found in 4 of 5 cases"
-    return text if of_seeds else f"{text}, for these seeds only: what others would give takes {FEWEST_SEEDS} or more"
+    return text if of_seeds else f"{text}, for these seeds only; to speak of others, give {FEWEST_SEEDS} or more"
 
 
 def smallest_detectable(seeds: int, documents: int, seed_sd: float, document_sd: float, power: float = 0.8) -> float:

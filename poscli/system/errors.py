@@ -84,7 +84,7 @@ def near(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)
     if close:
-        return f"did you mean {' or '.join(close)}?"
+        return f"did you mean {' or '.join(filter(None, [', '.join(close[:-1]), close[-1]]))}?"
     if len(names) > MOST_NAMES_LISTED:
         return f"none of the {len(names)} known names is similar"
     if not names:

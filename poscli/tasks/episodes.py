@@ -61,15 +61,18 @@ class EpisodeText(Text):
         return cls(split, episodes.counted.ravel(), back=episodes.back.astype(np.int32).ravel())
 
     def distances(self, spans: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
-        """How far back the last `scored` targets of each window stand in it, `[B, scored]`; 0 for others."""
+        """How many tokens before each of the last `scored` targets of a window the token stands that it repeats.
+
+        `[B, scored]`; 0 for targets that do not count.
+        """
         return self.back[self._places(spans, scored)].astype(np.int64)
 
 
 class EpisodeTask(Task):
-    """A task that makes its own episodes. Their bytes depend on the seed, the step and `version` only.
+    """A task that makes its own episodes, which the seed, the step, the length and the batch size decide.
 
-    The last token of the vocabulary, `pad`, fills a window up at its start where an episode is shorter. Those of the
-    evaluation fill their windows.
+    `version` enters the fingerprint only. The last token of the vocabulary, `pad`, fills a window up at its start where
+    an episode is shorter. Those of the evaluation fill their windows.
     """
 
     protocols = ("answer",)

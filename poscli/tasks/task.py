@@ -47,7 +47,7 @@ class HeldOut(ABC):
 
     @abstractmethod
     def ends(self, step: int, length: int) -> Spans:
-        """The windows of `length` tokens that a window visits which moves through each document by `step` targets."""
+        """The places of a window of `length` tokens that moves through each document in steps of `step` targets."""
 
     @abstractmethod
     def inside(self, spans: Spans, length: int, margin: int) -> NDArray[np.bool_]:
@@ -59,9 +59,10 @@ class HeldOut(ABC):
 
     @abstractmethod
     def parts(self, spans: Spans, longest: int, length: int) -> Spans:
-        """Windows of `length` tokens that do not overlap, in these windows of `longest` tokens.
+        """Windows of `length` tokens that do not overlap, cut from these windows of `longest` tokens.
 
-        The last one ends where the window does that is cut. What does not fill a window is left out at its beginning.
+        In each long window, the last short one ends where the long one does, and targets at the beginning that fill no
+        short window are left out.
         """
 
     @abstractmethod

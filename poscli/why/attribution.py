@@ -13,9 +13,9 @@ training length; the full window has l tokens. Four changes lie between the two,
   layer this is void.
 
 Two changes contain another one: `gap` also moves the second half to the positions of `offset`, and under `crowd` a
-window hides the first tokens, too. Where the other one alone explains the harm, they tell something about their own
-cause only by what they add; else its part is open. So it is where a change does more than twice the harm of the full
-window: a gap, say, also parts tokens that the long window leaves together.
+window hides the first tokens, too. Where both explain half of the harm or more, and the containing change does not add
+as much again to the contained one, the part of its own cause is open. It is open, too, where a change does more than
+twice the harm of the full window: a gap, say, also parts tokens that the long window leaves together.
 
 Where an encoding's definition says that a change cannot matter, the change is void. A change of positions is made all
 the same, and a loss that does change is a fault of the encoding.

@@ -117,7 +117,7 @@ class Late:
 
     @cached_property
     def n_TS(self) -> Tensor:
-        """How many tokens before a query a key is seen; 0 for keys after the query, which are hidden."""
+        """The distance in tokens, at most L - 1, at which a query sees a key, `[T, S]`; 0 for keys after the query."""
         order_S = torch.arange(self.x.keys, device=self.x.pos_S.device)
         return (self.order_T[:, None] - order_S).clamp(0, self.length - 1)
 

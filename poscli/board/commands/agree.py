@@ -24,7 +24,7 @@ Summary = Annotated[
     Path | None,
     typer.Argument(
         metavar="[SUMMARY]",
-        help="The summary.csv of a report, which has one protocol; by default the board, or without one all runs.",
+        help="The summary.csv of a report; by default the board, or all runs where there is none.",
     ),
 ]
 TrainLength = Annotated[

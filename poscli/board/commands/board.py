@@ -27,12 +27,13 @@ IN_RESULTS = Path("board/cells")  # the folder of the cells in that of the resul
 CELLS = Path("results") / IN_RESULTS
 
 app = typer.Typer(help="Every encoding ranked: make what is missing, and build the tables.")
-Cells = Annotated[Path, typer.Option("--cells", help="Folder of the cells.")]
+Cells = Annotated[Path, typer.Option("--cells", help="Folder of the board's results.")]
 OwnCells = Annotated[
-    Path | None, typer.Option("--cells", help="Folder of the cells.", show_default=f"OUT/{IN_RESULTS}")
+    Path | None, typer.Option("--cells", help="Folder of the board's results.", show_default=f"OUT/{IN_RESULTS}")
 ]
 SeasonFile = Annotated[
-    Path | None, typer.Option("--season", help="A season, as a TOML file, or star; by default the current one.")
+    Path | None,
+    typer.Option("--season", help="A season: a TOML file, or star (other sizes of model); by default the current one."),
 ]
 OneTable = Annotated[str | None, typer.Option("--table", help="The table of the season; by default the first one.")]
 Tables = Annotated[list[str] | None, typer.Option("--table", help="A table of the season, by its name; repeatable.")]
@@ -53,7 +54,7 @@ def run_board(
         typer.Option("--enc", "-e", help="An encoding of the season; repeatable.", autocompletion=complete.specs),
     ] = None,
     tuned: Annotated[
-        bool, typer.Option("--tuned", help="With the best learning rates of nine trials of every encoding, made first.")
+        bool, typer.Option("--tuned", help="Use the best learning rates of nine trials per encoding, made first.")
     ] = False,
     no_costs: Annotated[
         bool, typer.Option("--no-costs", help="Leave out what each encoding costs, which is measured on one core.")
@@ -71,8 +72,8 @@ def run_board(
 ) -> None:
     """Train and score what is missing on the board, and write a cell for each model and text as it is done.
 
-    The same command goes on where it stopped. What is missing is looked up before each number of seeds: machines that
-    write to one folder of cells at the same time each need encodings of their own (--enc).
+    The same command goes on where it stopped. Machines that share a folder of cells each need encodings of their own
+    (--enc): what is missing is looked up once per number of seeds.
     """
     from poscli.board.costs import measure_costs, measure_texts
     from poscli.board.progress import (
@@ -220,9 +221,9 @@ def check_entry(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Train two models of an entry again, drawn by its hash, and hold their losses against those that it has.
+    """Train two models of an entry again, chosen by its hash, and compare their losses with those in it.
 
-    A bundle has a source, which that runs: read it first.
+    A bundle holds source code, which this runs: read it first.
     """
     import tempfile
 

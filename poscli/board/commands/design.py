@@ -29,7 +29,9 @@ FIRST = 10  # encodings of the expected order
 def design_encodings(
     texts: Annotated[
         list[str],
-        typer.Argument(help="Texts as in --corpus: code, stdlib, text:FOLDER.", autocompletion=complete.corpora),
+        typer.Argument(
+            help="Texts, such as stdlib or text:FOLDER; `poscli ls corpora` shows all.", autocompletion=complete.corpora
+        ),
     ],
     *,
     tokenizer: TokenizerOption = "bytes",
@@ -43,7 +45,7 @@ def design_encodings(
     cells: Cells = CELLS,
     json_: Json = False,
 ) -> None:
-    """Slopes, buckets, windows, frequencies and layout for texts, from how far back they repeat themselves, untrained.
+    """Choose slopes, buckets, windows, frequencies and a layout without training, from how far back texts repeat.
 
     It also says which encodings to expect in front, and how often the order on other texts held.
     """

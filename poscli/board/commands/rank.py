@@ -50,7 +50,8 @@ def rank_encoding(
 ) -> None:
     """Verify an encoding, train it as the board does, and show its row and its rank among all, with a bundle to submit.
 
-    First with the learning rates of all, then with the best of nine trials. The same command goes on where it stopped.
+    It trains with the learning rates that all share, then with the best of nine trials. The same command goes on where
+    it stopped.
     """
     from poscli.board.enter import contender_of, enter, row_of_entry, tune_entry, write_submission
     from poscli.board.progress import plan_jobs

@@ -30,7 +30,7 @@ def recommend_encoding(
         str,
         typer.Option(
             "--trained",
-            help="The encoding of a model that exists: how to read it, without further training.",
+            help="The encoding of a trained model: how to read longer inputs without training.",
             autocompletion=complete.specs,
         ),
     ] = "",

@@ -114,7 +114,7 @@ def advise(
         _show_left_out(left_out)
         _show(pasted)
         if other is not None:
-            when = "The best of those that these programs have" if advice.chosen else "If inputs must be read whole"
+            when = "The best that these programs can run" if advice.chosen else "If inputs must be read whole"
             out().print(Text(f"\n{when}: {printable(other.name)}.", style="bold"))
             _show(others)
 

@@ -38,7 +38,7 @@ Corpus = Annotated[
 Length = Annotated[
     int | None,
     typer.Option(
-        "--length", help="With --model: the tokens it was trained on, where config.json says it wrongly.", min=8,
+        "--length", help="With --model: its trained length in tokens, where config.json is wrong.", min=8,
         max=LONGEST_WINDOW,
     ),
 ]  # fmt: skip
@@ -83,7 +83,7 @@ class Checkpoints(OtherModels):
 
         if self.model and selected:
             raise UsageError(
-                f"{selected[0]} selects a trained run, and --model {self.model[0]} names a checkpoint; give one"
+                f"{selected[0]} is a trained run, and --model {self.model[0]} a checkpoint; leave one of the two out"
             )
         options = {name: getattr(self, name) for name in ("corpus", "length", "precision", "minutes", "task")}
         if not self.model and (stray := [name for name, value in options.items() if value is not None]):

@@ -49,7 +49,7 @@ class CheckpointWriter(OtherWriters):
             return None
         if selected:
             raise UsageError(
-                f"{selected[0]} selects a trained run, and --model {self.model} names a checkpoint; give one"
+                f"{selected[0]} is a trained run, and --model {self.model} a checkpoint; leave one of the two out"
             )
         if self.corpus and after is None:
             raise UsageError(f"--corpus {self.corpus} is the text that --after reads; give that too, or leave it out")

@@ -13,7 +13,7 @@ PIECES_PER_WINDOW, PIECES_PER_SHORTEST = 8, 32
 
 @PROTOCOLS.register("sliding")
 class Sliding(Protocol):
-    """Windows of l tokens with a stride of S or, if that is less, l/8 (L/32 for l = L); the last tokens of each count.
+    """Windows of l tokens that move by --stride, at most by l/8 (L/32 where l = L); the last tokens of each count.
 
     Windows of all lengths end at the same tokens, so that all lengths score the same text.
     """
