@@ -118,6 +118,7 @@ publish: $(BROWSER)
 	$(BIN)/poscli run suites/tasks.toml --yes --workers 2 --to results/published/tasks
 	$(BIN)/poscli run suites/claims.toml --yes --to results/published/claims
 	$(BIN)/poscli run suites/frontier.toml --yes --to results/published/frontier
+	$(BIN)/poscli run suites/designed.toml --yes --workers 2 --to results/published/designed
 	$(BIN)/poscli run suites/planted.toml --yes --to results/published/why
 	$(BIN)/python benchmarks/planted.py results/published/why
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m trained_checkpoint results/tiny-llama

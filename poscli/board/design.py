@@ -41,6 +41,14 @@ from poscli.system.errors import DataError
 HEADS = 4  # of the board's models, over which alibi's slopes are spread
 FEWEST = 100  # copies, for a profile that says something
 LEAST_FALL = 0.05  # of the weight of a key: r1 of kerple-log must be above 0
+# What the designs for six texts lost at 16 L beside what they are variants of, three seeds: results/published/designed.
+TRIED = {
+    "alibi": "worse on 5 of 6 texts, better on none: keep the default",
+    "kerple-log": "neither better nor worse on 6 of 6 texts",
+    "t5": "better on 6 of 6 texts",
+    "rope": "better on 5 of 6 texts, worse on none, and it still breaks",
+    "rope+window|none+logn": "better on the 1 text of 6 where it differed",
+}
 LEAST_TURNING = 0.1  # of the pairs of p-rope
 FAR_SHARE = 0.2  # of the copies beyond the window, from which on layers without positions pay
 KERPLE_FILE = "designed.py"
@@ -75,6 +83,11 @@ class Designed:
     spec: str
     default: str
     why: str
+
+    @property
+    def tried(self) -> str:
+        """What was found of such variants (`TRIED`)."""
+        return TRIED[self.default]
 
 
 class Distances:

@@ -54,7 +54,7 @@ def grid_of(
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title or None)
     grid.title_justify, grid.title_style = "left", "bold"
     for column in columns:
-        grid.add_column(Text(column.name), justify="right" if column.right else "left")
+        grid.add_column(Text(column.name), justify="right" if column.right else "left", overflow="fold")
     for number in range(len(columns[0].cells)) if rows is None else rows:
         style = styles[number] if styles else ""
         grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in columns))

@@ -1,6 +1,7 @@
 """`poscli design`: designs follow from how far back a text repeats itself, and orders from other texts are tested."""
 
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -210,3 +211,26 @@ def test_a_board_without_profiles_is_refused(tmp_path):
     done = design(tmp_path / "cells", repeating(tmp_path / "text", FAR))
     assert done.code != 0
     assert "the board has no profile of code" in done.err
+
+
+def test_what_is_said_of_designs_that_were_tried_is_what_the_published_report_found(cells, tmp_path):
+    """Those beside the same encoding with tuned learning rates are claims of their own."""
+    report = (ROOT / "results/published/designed/report.md").read_text()
+    claim = re.compile(
+        r"^- (replicated|not replicated|cannot be seen [^:]+): \S+ loses less at 16 L than (\S+) \(poscli", re.M
+    )
+    counts = {}
+    for verdict, default in claim.findall(report):
+        better, worse, texts = counts.get(default.replace("\\", ""), (0, 0, 0))
+        of_default = (better + (verdict == "replicated"), worse + (verdict == "not replicated"), texts + 1)
+        counts[default.replace("\\", "")] = of_default
+    assert counts == {
+        "alibi": (0, 5, 6), "kerple-log": (0, 0, 6), "t5": (6, 0, 6), "rope": (5, 0, 6),
+        "rope+window|none+logn": (1, 0, 1),
+    }  # fmt: skip
+    (of_text,) = design(cells, repeating(tmp_path, FAR), "--json").json["texts"]
+    for row in of_text["designed"]:
+        better, worse, texts = counts[row["default"]]
+        said = row["tried"]
+        assert (f"better on {better} of {texts}" in said) == (better > 0 and texts == 6)
+        assert (f"worse on {worse} of {texts}" in said) == (worse > 0)

@@ -70,7 +70,11 @@ def design_encodings(
     order, held = orders.on_all(), orders.left_out()
     document = {
         "texts": [
-            {"text": text, "profile": asdict(profile), "designed": [asdict(each) for each in designed[text]]}
+            {
+                "text": text,
+                "profile": asdict(profile),
+                "designed": [asdict(each) | {"tried": each.tried} for each in designed[text]],
+            }
             for text, profile in profiles.items()
         ],
         "order": order,
@@ -115,8 +119,9 @@ def _show(
             words("designed", (each.spec for each in of_text)),
             words("in place of", (with_layouts(each.default) for each in of_text)),
             words("because", (each.why for each in of_text)),
+            words("on other texts, at 16 L", (each.tried for each in of_text)),
         ]
-        console.print(Text("\nDesigned, and not tried yet", style="bold"))
+        console.print(Text("\nDesigned, and not tried on this text", style="bold"))
         console.print(grid_of(columns))
         console.print()
     console.print(Text("Expected in front: the least loss at 16 L on the board", style="bold"))
