@@ -110,8 +110,11 @@ def test_a_chat_template_that_fails_is_one_line(template: str, said: str, place:
         (["--model", "llama", "--corpus", "nonsense:abc"], "--corpus nonsense:abc is the text that --after reads"),
         (["--model", "llama", "--chat"], "--chat puts a prompt into the model's chat template; give one with --prompt"),
         (["--model", "llama", "--chat", "--prompt", "a", "--after", "30"], "--chat begins a conversation"),
-        (["--model", "llama", "--run", "x"], "x selects a trained run, and --model llama names a checkpoint; give one"),
-        (["--model", "llama", "--enc", "rope"], "rope selects a trained run, and --model llama names a checkpoint"),
+        (
+            ["--model", "llama", "--run", "x"],
+            "x is a trained run, and --model llama a checkpoint; leave one of the two out",
+        ),
+        (["--model", "llama", "--enc", "rope"], "rope is a trained run, and --model llama a checkpoint"),
         (["--model", "llama", "--side", "4"], "for which --side means nothing"),
         (["--model", "llama", "--corpus", "jsonl:text.jsonl", "--after", "999999"], "--after 999999: the corpus"),
         (["--model", "llama", "--as", "alibi"], "cannot be evaluated as alibi"),

@@ -86,4 +86,4 @@ def test_other_encodings_stand_beside_the_trained_one_and_a_refused_one_writes_n
     before = snapshot(tmp_path)
     refused = cli(*short, "--as", "t5")
     assert (refused.code, snapshot(tmp_path)) == (2, before)
-    assert "nothing trained here can be evaluated as t5" in refused.err
+    assert "--as t5 changes no model here" in refused.err

@@ -164,8 +164,8 @@ CASES: dict[str, tuple[Callable[[], Tables], str, str]] = {
         "alibi rope t5",
         "] (not compared: the results of single documents are missing).",
     ),
-    "a failure": (failed, "rope", "], better than t5, beyond noise, 1 without a result there."),
-    "two only guess": (lambda: guessing("alibi", "rope"), "", ", the only one of 3 encodings that can be ranked."),
+    "a failure": (failed, "rope", "], better than t5, beyond noise, 1 had no result there."),
+    "two only guess": (lambda: guessing("alibi", "rope"), "", "; of 3 encodings no other can be ranked."),
     "the only one guesses": (
         lambda: only("alibi", guessing("alibi")),
         "",
@@ -307,7 +307,7 @@ def test_times_of_runs_beside_each_other_are_said_not_to_compare(tmp_path: Path,
         elsewhere[run] = replace(runs[run], machine=each.config.encoding)
     report = built(tmp_path, rows, units, runs=runs)
     text = agreed(report, tmp_path).text
-    assert "of training [" in text
+    assert "; it trained for " in text
     assert ("the fastest" in text) == (not beside)
     words = f"Training times do not compare: {beside} of 9 runs were trained at the same time as another run"
     for text in everywhere(report, tmp_path):
@@ -324,11 +324,13 @@ def test_the_fastest_is_the_fastest_of_the_trainings_that_succeeded(tmp_path: Pa
     took = {"alibi": 50.0, "rope": 0.3, "t5": 40.0}
     runs = {run: replace(each, seconds=took[each.config.encoding]) for run, each in fake_runs(rows).items()}
     units = units[units["encoding"] != "rope"]
-    assert "for 50 s of training [50 s, 50 s], 1.25 times as long as the fastest" in (
+    assert "; it trained for 50 s [50 s, 50 s], 1.25 times as long as the fastest" in (
         agreed(built(tmp_path, rows, units, runs=runs), tmp_path).text
     )
     runs = {run: replace(each, training=f"of seed {each.config.seed}") for run, each in runs.items()}
-    assert agreed(built(tmp_path, rows, units, runs=runs), tmp_path).text.endswith("for 50 s of training [50 s, 50 s].")
+    assert agreed(built(tmp_path, rows, units, runs=runs), tmp_path).text.endswith(
+        "; it trained for 50 s [50 s, 50 s]."
+    )
 
 
 def test_nothing_is_said_of_longer_windows_where_none_was_read(tmp_path: Path) -> None:
@@ -337,5 +339,5 @@ def test_nothing_is_said_of_longer_windows_where_none_was_read(tmp_path: Path) -
     assert [question for question, _ in report.sections[0].answer.facts] == ["How sure is that?"]
     for text in everywhere(report, tmp_path)[:2]:
         assert "Only the training length was evaluated." in text
-        for words in ("A perfect model would win", "instead of 1x", "gain 1x", "growth"):
+        for words in ("a perfect model would win", "instead of 1x", "gain 1x", "growth"):
             assert words not in text

@@ -68,7 +68,7 @@ def test_only_an_interval_above_the_limit_is_gated(
     assert len(notes) == noted
     if noted:
         assert re.search(
-            rf': "none" {ratio:.2f} \[1\.\d\d, 1\.\d\d\] times the perplexity .* limit of 1\.25\.$', notes[0]
+            rf': "none" with {ratio:.2f} \[1\.\d\d, 1\.\d\d\] times the perplexity .* limit of 1\.25\.$', notes[0]
         )
         assert section.answer.best == ("none",)
 

@@ -79,8 +79,8 @@ def test_the_spread_over_seeds_and_over_documents(per_byte: int) -> None:
     assert [cell.split()[0] for cell in cells["bits per byte 1x [95 %]"]] == ["2.010", "2.020"]
     assert analysis
     assert analysis.answer == (
-        f"3 seeds per encoding. At 4x, seeds of b differ most (by {2 * of_seeds:.3f} bits per byte), those of a least "
-        f"(by {of_seeds:.3f})."
+        f"3 seeds per encoding. At 4x, seeds of b differ most (standard deviation {2 * of_seeds:.3f} bits per byte), "
+        f"those of a least ({of_seeds:.3f})."
     )
 
 
@@ -210,8 +210,8 @@ def test_text_is_recalled_as_far_as_the_last_bin_that_is_sure() -> None:
     analysis = recalled(table, recall_points(table), named("a", "b", "c", "d"))
     assert analysis
     assert analysis.answer == (
-        "Beyond 64 tokens, text is recalled by b (up to 127 tokens back, +0.600 bits) and a (up to 255 tokens back, "
-        "+0.400 bits)."
+        "Beyond 64 tokens, text is recalled by b (up to 127 tokens back, at best +0.600 bits) and a (up to 255 tokens "
+        "back, at best +0.400 bits)."
     )
     assert columns(analysis)["64 to 127 (90)"][:2] == ("+0.300 [+0.200, +0.400]", "+0.600 [+0.500, +0.700]")
 
@@ -271,7 +271,7 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
     assert set(cells["above the optimum 4x"]) == {f"{0.4 / LN2 / 2:.2f}"}
     assert analysis
     assert analysis.answer == (
-        f"A perfect model would win {0.2 / LN2 / 2:+.3f} at 4x bits per byte by reading beyond L. "
+        f"In bits per byte, a perfect model would win {0.2 / LN2 / 2:+.3f} at 4x by reading beyond L. "
         "At 4x, a wins the largest share of that, 25 %."
     )
     harmed = rows.assign(gain=-0.1)

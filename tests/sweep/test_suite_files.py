@@ -52,7 +52,7 @@ def with_encodings(value: str) -> str:
         (with_encodings('"alibi"'), ("encodings = 'alibi'", "list")),
         (with_encodings("[]"), "encodings = []"),
         (with_encodings("[3]"), "encodings.1 = 3"),
-        (with_encodings('["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe or rope")),
+        (with_encodings('["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe, rope or")),
         ("seeds = []\n" + SUITE, "seeds = []"),
         (SUITE + "[[part]]\nseeds = []\n", "part.1.seeds = []: the list is empty"),
         (SUITE + "[[part]]\nencodings = []\n", "part.1.encodings = []: the list is empty"),
@@ -88,7 +88,7 @@ def with_encodings(value: str) -> str:
             SUITE + CLAIM + "when = [{ of = 'alibi', over = 'rope', at = 4, more = 0 }]",
             "the claim 'x' names 'rope', which the suite does not measure: there is alibi",
         ),
-        (SUITE + CLAIM + "when = [{ of = 'rpoe', at = 4, more = 0 }]", ("'rpoe'", "did you mean urpe or rope")),
+        (SUITE + CLAIM + "when = [{ of = 'rpoe', at = 4, more = 0 }]", ("'rpoe'", "did you mean urpe, rope or")),
         (
             SUITE + CLAIM + "when = [{ of = 'alibi', at = 8, more = 0 }]",
             "the claim 'x' has at = 8 for 'alibi', which is measured at 1x, 2x, 4x",
