@@ -105,7 +105,7 @@ class ThreeNumbers:
 
     @property
     def skill(self) -> bool:
-        """Whether ours is better than the naive order and chance, at 5 % after Bonferroni's correction."""
+        """Whether ours is shown to beat the naive order or chance, at 5 % with Bonferroni's correction."""
         tests = [p for p in (self.p_naive, self.p_chance) if not math.isnan(p)]
         return bool(tests) and min(tests) * len(tests) < SIGNIFICANT_SKILL
 
@@ -182,7 +182,10 @@ def tally(pairs: Iterable[tuple[int, int]]) -> Tally:
 
 
 def three_numbers(findings: Sequence[PairFinding]) -> ThreeNumbers:
-    """Ours, papers and the naive order against papers, on the same pairs."""
+    """Ours and the naive order against papers, on the pairs that these do not dispute; and papers against papers.
+
+    A source counts in the latter wherever the other sources do not dispute the pair, also where it contradicts them.
+    """
     stated = [(each, each.consensus) for each in findings]
     known = [(each, sign) for each, sign in stated if sign is not None]
     told = [(each, sign) for each, sign in known if sign and each.ours]  # by papers and by ours

@@ -233,7 +233,7 @@ class TableOfCells:
     def regrets(
         self, entries: Sequence[Entry], seeds: Sequence[int], texts: Sequence[str], at: int
     ) -> NumbersOfEncodings:
-        """The regret of encodings, with R1 and C as they are: for differences of encodings.
+        """The regrets of encodings with R1 and C taken as exactly known, which only differences of encodings allow.
 
         `at` is the index of the length whose losses count, -1 for the longest windows. R1 and C are always those of the
         longest windows.

@@ -128,7 +128,7 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
     make_folder(unpack)
     for name, text in files.items():
         parts = PurePosixPath(name).parts
-        if name.startswith("/") or ".." in parts or (parts[0] not in (CELLS, SOURCE) and name != ENTRY):
+        if name.startswith("/") or ".." in parts or (parts[:1] not in ((CELLS,), (SOURCE,)) and name != ENTRY):
             raise CorruptError(f"{path} is not a bundle: it holds {name!r}; {CURE}")
         write_atomic(unpack / name, text)
     cells = tuple(read_cells(unpack / CELLS, fields["season"]))

@@ -49,7 +49,7 @@ class MadeBy(Frozen):
     machine: str
     cpu: str
     torch: str
-    date: str  # of the end of the training, in UTC
+    date: str  # in UTC: the end of the training, or for costs the time when they were measured
 
 
 class Scored(Frozen):

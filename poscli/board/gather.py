@@ -31,11 +31,11 @@ from poscli.runs.results import (
 from poscli.runs.run import AS, Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.sweep.job import Job
-from poscli.system.errors import UsageError
+from poscli.system.errors import CorruptError, UsageError
 from poscli.system.text import counted
 from poscli.tasks import TASKS
 
-TUNED = ("matrix_lr", "encoding_lr", "embedding_lr")  # the learning rates that tuning varies
+TUNED = ("matrix_lr", "encoding_lr", "embedding_lr")  # tuning varies the first and one of the other two
 SAME_TOKENS, APART = "fixed", "nonoverlapping"  # protocols: the same tokens at every length; windows without overlap
 
 
@@ -61,7 +61,10 @@ def configuration_of(job: Job) -> str:
 
 
 def source_of_encoding(spec: str, config: RunConfig) -> str:
-    """A hash of the source of all encodings in a spec, or in the name of a model that is read as another one."""
+    """A hash of the source of the encodings in a spec, or in the name of a model that is read as another one.
+
+    If some of them are plugins, it is of the source of the plugins alone, without poscli's own encodings beside them.
+    """
     own = code_of(spec.replace(AS, "|"), MEASURING).split("-")[0]
     outside = " ".join(sorted(config.plugins.values()))  # without their names, which have the path of a file
     return hashlib.sha256(outside.encode()).hexdigest()[:8] if outside else own
@@ -147,7 +150,7 @@ def refuse_other_source(jobs: Sequence[Job]) -> None:
 
 
 def _is_of_this_source(job: Job) -> bool:
-    """Whether the code of its encodings that is there now made all that there is of the run of a job."""
+    """Whether a job's run was trained and scored with the code that its encodings have now; True if there is no run."""
     if not run_exists(job.folder):
         return True
     made_by: list[tuple[str, tuple[str, ...], str]] = [
@@ -233,6 +236,8 @@ def _answers(run: Run, of: BoardJob) -> TaskCell:
 def _found_in(rows: pd.DataFrame, run: Run) -> dict[str, Any]:
     """The fields of a cell that its rows in an evaluation, by ascending length, give."""
     last = rows.iloc[-1]
+    if fault := run.status_fault():  # without it, nothing says when the training ended
+        raise CorruptError(fault)
     return {
         "lengths": tuple(rows["length"].tolist()),
         "status": tuple(rows["status"].tolist()),

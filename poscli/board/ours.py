@@ -91,8 +91,8 @@ class OurLosses:
 def losses_of_summary(path: Path, train_length: int | None = None) -> OurLosses:
     """The losses of a summary.csv, whose perplexities are of the protocol that reports quote.
 
-    Of several training lengths, the one counts that is given, or that most rows have. CorruptError for a file that is
-    no summary; UsageError for rows of tasks only, and for an unknown length.
+    Of several training lengths the given one counts, by default the one with most encodings, and of equals the
+    shortest. CorruptError for a file that is no summary; UsageError for rows of tasks only, and for an unknown length.
     """
     if path.is_dir():
         raise UsageError(f"{path} is a folder; {CURE}, such as {path / 'summary.csv'}")

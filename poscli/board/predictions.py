@@ -6,7 +6,7 @@ A folder of predictions has
     predicted.csv        what is predicted of it; a first line says when
     predicted.sha256     the hash of that file, so that it stays as it was
     cells/               what was found, by `poscli board run --season FOLDER/season.toml --cells FOLDER/cells`
-    found.csv            the columns of the prediction, from the cells
+    found.csv            the mean loss at L and 16 L, and the mean changes, from the cells
 
 Losses are in bits per token.
 
@@ -325,7 +325,7 @@ def sizes_left_out(fits: SizeFits, board: pd.DataFrame) -> list[SizeLeftOut]:
 def order_kept(fits: SizeFits, board: pd.DataFrame) -> Share:
     """Of the pairs of encodings that models of other sizes tell apart, how many are in the order of the board."""
     pairs = [pairs_told_apart(as_on_board(both, board), models) for _, models, both in _other_sizes(fits, board)]
-    return share_of_pairs("order of the board", pd.concat(pairs))
+    return share_of_pairs("order of the board", pd.concat(pairs) if pairs else pd.DataFrame())
 
 
 def _other_sizes(fits: SizeFits, board: pd.DataFrame) -> Iterator[tuple[Size, pd.DataFrame, pd.DataFrame]]:

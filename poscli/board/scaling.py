@@ -71,8 +71,8 @@ def losses_by_size(folder: Path, season: Season) -> pd.DataFrame:
     """What models lose on each text of a season, in bits per token, from cells: a row for each model and text.
 
     Columns are encoding, text, seed, width, layers, length, tokens, made (the end of the training), and those of
-    outcomes: AT_LENGTH, LONGEST, CHANGES. A model that has no loss at some length is left out. DataError if a
-    model was not read up to 16 L.
+    outcomes: AT_LENGTH, LONGEST, CHANGES. A model is left out if it has no loss at some length, if its learning rates
+    are tuned, or if it was not trained at the L of its table. DataError if a model was not read up to 16 L.
     """
     cells, documents = read_with_documents(folder, season.name)
     sizes = {table.name: size_of(season, table) for table in season.table}

@@ -64,9 +64,10 @@ def grid_of(
 def fitting_columns(
     columns: Sequence[Column], console: Console, optional: Sequence[str], rows: Sequence[int] | None = None
 ) -> list[Column]:
-    """The columns that fit the terminal with these rows (None: all), without the last of the optional ones first.
+    """The columns that fit the width of the terminal with these rows (None: all).
 
-    A column is named by the first word of its heading.
+    Optional columns are left out one after the other, the last of `optional` first, until the others fit. A column is
+    named by the first word of its heading.
     """
     unbounded = console.options.update(max_width=10_000)
     for dropped in range(len(optional) + 1):

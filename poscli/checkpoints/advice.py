@@ -94,7 +94,7 @@ class Candidate:
 
     @property
     def price(self) -> float:
-        """The cost, or 0 where its interval includes 0."""
+        """The cost if its whole interval is above 0, or if it has no interval; else 0."""
         return self.cost.difference if not self.cost.low <= 0 else 0.0
 
 

@@ -341,7 +341,7 @@ class Architecture:
     kv_heads: int
     head_width: int
     vocab: int
-    length: int  # L: the longest input, in tokens, that config.json promises
+    length: int  # L, the trained length in tokens: the one that was given, else the one that config.json promises
 
     @property
     def spec(self) -> str:

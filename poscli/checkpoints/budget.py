@@ -196,18 +196,18 @@ def _best_first(entrants: Sequence[EvaluationSetup], losses: dict[str, float]) -
 def screened(
     own: EvaluationSetup, entrants: Sequence[EvaluationSetup], seconds: float
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The mean of the losses at the ends of inputs, by run; and where there is none, the reason.
+    """The mean of the losses at the ends of inputs, in bits per byte, by run; and where there is none, the reason.
 
-    At least one input is read, and another one as long as it will be read within `seconds`. An encoding that cannot be
-    computed has a loss of NaN. One that hides more tokens than the model does has an infinite one: what comes before
-    the ends is read under a window, which would flatter it.
+    At least one input is read, and a further one if it is expected to be done within `seconds`. An encoding that cannot
+    be computed has a loss of NaN. One whose windows are not the model's own has an infinite loss: what comes before the
+    ends is read under a window, so that such encodings cannot be compared with the others.
     """
     model, begun = loaded_checkpoint(own), time.monotonic()
     models = {each.run.id: with_encoding(model, each.run.config.encoding, each.run.trained) for each in entrants}
     reaches = [encoding.reach for encoding in model.encodings]
     hiding = [run for run, each in models.items() if [encoding.reach for encoding in each.encodings] != reaches]
     means: dict[str, float] = dict.fromkeys(hiding, math.inf)
-    reasons = dict.fromkeys(hiding, "it hides tokens, of which a screening says nothing")
+    reasons = dict.fromkeys(hiding, "its windows are not the model's own, of which a screening says nothing")
     losses: dict[str, list[float]] = {run: [] for run in models if run not in hiding}
     for number, end in enumerate(ends(own) if losses else (), 1):
         with Meter(f"screen {own.run.label}", len(losses)) as progress:

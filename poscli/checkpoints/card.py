@@ -25,11 +25,11 @@ class LayerGroup:
     spec: str  # as `--enc` takes it
     theta: float | None  # the base of rope; None without rotations
     factor: float | None  # of a scaling by a fixed factor, else None
-    original: int | None  # tokens before that scaling
+    original: int | None  # the trained length before that scaling, in tokens
     amplitude: float  # the factor on cos and sin
     window: int | None  # tokens
     pairs: int  # of channels that turn
-    never_turning: int  # of these, within the trained length: their angles beyond it are new to the model
+    never_turning: int  # of these pairs, those short of one full turn within the trained length: longer texts are new
     slowest_wavelength: float | None  # tokens
 
     @property

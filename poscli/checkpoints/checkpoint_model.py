@@ -98,8 +98,9 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
 def placement(folder: Path, dtype: torch.dtype | None, device: torch.device) -> dict[str, Any]:
     """What transformers is told of where the weights in a folder go: nothing if they fit on the device.
 
-    If they do not, if the device is no certain one of several GPUs, and if the package accelerate is there, whole
-    layers are spread over all GPUs, and over memory where these are too few.
+    Otherwise whole layers are spread over all GPUs, and over main memory where these are too small. This needs two GPUs
+    or more, a device that names none of them ("cuda", not "cuda:0"), and the package accelerate; without these,
+    nothing.
     """
     if (
         device.type != "cuda"
@@ -393,8 +394,9 @@ OWN_ATTENTION: dict[str, tuple[Callable[..., Any], Trunk]] = {
 
 
 CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
-# The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
-# the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
+# The largest difference that is taken for rounding, as root mean square over the standard deviation of the logits: 16
+# times the machine epsilon of the number format, at least 0.001. Layers amplify rounding; a wrong base of rope changes
+# logits by a tenth and more.
 ROUNDING_UNITS, LEAST = 16, 1e-3
 
 
@@ -460,8 +462,9 @@ class CheckpointModel:
     def states(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """The last layer's output `[B, T, W]`, as the head takes it; with a cache, of tokens that continue its text.
 
-        Keys in a cache have no positions until an encoding of this model gives them some. With `Cache.for_others` of
-        another model's cache, only the states that the keys were made of are those of the other model's encodings.
+        Keys in a cache have no positions until an encoding of this model gives them some. In a copy of another model's
+        cache (`Cache.for_others`), keys and values were computed from hidden states under that model's encodings, and
+        only the positions are those of this model.
         """
         places = zip(self.encodings, devices_of_layers(self.stock), strict=True)
         distinct = {id(encoding): (encoding, device) for encoding, device in places}
@@ -485,6 +488,15 @@ def devices_of_layers(stock: Any) -> list[torch.device]:
     return [first if place is None else torch.device(place) for place in places]
 
 
+def refuse_other_layers(stock: Any, known: Architecture, folder: Path) -> None:
+    """DataError if transformers has made another number of layers than the config.json in a folder states."""
+    if (made := len(devices_of_layers(stock))) != (stated := len(known.layers)):
+        raise DataError(
+            f"the config.json of {folder} states {stated} layers, and transformers makes {made}; keep one key for the "
+            "number of layers, with that of the layers in the weights"
+        )
+
+
 def _on_devices(encodings: Sequence[Encoding], devices: Sequence[torch.device]) -> tuple[Encoding, ...]:
     """The encodings of layers, with a copy of each on every further device where one of its layers is."""
     copies: dict[tuple[int, torch.device], Encoding] = {}
@@ -506,6 +518,7 @@ def load_checked(
     stock = stock_model(folder, dtype, device)
     count = min(CHECKED_TOKENS, architecture.length)
     tokens_BT = torch.arange(count, device=device)[None] * 37 % architecture.vocab
+    refuse_other_layers(stock, architecture, folder)
     expected = stock_logits(stock, tokens_BT, folder)
     model = converted(stock, architecture)
     with torch.inference_mode():

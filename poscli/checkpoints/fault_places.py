@@ -200,7 +200,10 @@ def two_thetas(model: Readings) -> Places:
 
 
 def original_misplaced(model: Readings) -> Places:
-    """Version 4 reads the length before a longrope at the top of the file, and that before others inside."""
+    """Scalings whose original length stands only where version 4 does not read it.
+
+    For longrope it reads the key at the top of the file, for yarn and llama3 the one inside `rope_scaling`.
+    """
     top = model.config.get(ORIGINAL)
     for scaling in model.scalings:
         inside = scaling.number(ORIGINAL)

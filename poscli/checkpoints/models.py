@@ -64,8 +64,9 @@ def checkpoint_at(
 ) -> ReadCheckpoint:
     """Read a checkpoint, a folder, a file of GGUF or hf:ORG/NAME@REVISION, that is to be evaluated on a corpus.
 
-    Of the weights only the headers are read. `length` are the tokens that it was trained on, where config.json says it
-    wrongly, and `precision` "auto" is that of the weights. UsageError, DataError or CorruptError for what is not a
+    Of the weights only the headers and 1 KiB of each tensor are read. `length` is the trained length in tokens, given
+    where config.json states it wrongly. `precision` "auto" is the format of most weights, but float32 in place of
+    float16 on a CPU, and for formats not in FORMATS. UsageError, DataError or CorruptError for what is not a
     checkpoint that poscli can evaluate.
     """
     if not TASKS.get(task).reads_text:

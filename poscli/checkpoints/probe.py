@@ -27,6 +27,7 @@ from poscli.checkpoints.checkpoint_model import (
     CheckpointModel,
     converted,
     quiet,
+    refuse_other_layers,
     relative_difference,
     stock_logits,
     stock_model,
@@ -74,7 +75,7 @@ def passage(folder: Path, architecture: Architecture) -> tuple[Tensor, str]:
 
 
 TIMES = (0, 1, 2, FAR)  # the starts of the passage, in trained lengths
-# The fastest pair's error of angle at a position changes logits by less than this share of their spread.
+# An error of the fastest pair's angle, in radians, changes logits by less than this many times as much of their spread.
 ANGLE_UNITS = 4
 FLOAT32_ANGLE = 2.0**-24  # relative error of an angle in float32, which is what transformers computes in
 
@@ -119,6 +120,7 @@ def probe_model(stock: Any, folder: Path, subject: Readings, ids_BT: Tensor, wor
 
     Afterwards poscli's encodings compute the positions of this model. DataError if transformers cannot run it.
     """
+    refuse_other_layers(stock, subject.architecture, folder)
     dtype = next(stock.parameters()).dtype
     findings = list(_frequencies(stock, subject))  # before the model reads anything: a long text may change them
     stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are not finite

@@ -1,4 +1,5 @@
-"""What a model of many encodings loses at the ends of long inputs, at a fraction of the cost of reading them whole.
+"""What a model loses under each of many encodings at the ends of long inputs, at a fraction of the cost of reading them
+whole.
 
 All but the end of each input is read once, under a window of the trained length that keeps the first tokens in view,
 which models can read. Then its end is read under each encoding, with all keys at the positions that the encoding gives

@@ -1,8 +1,9 @@
 """Which numbers suit a checkpoint at a length: theta, the factor of YaRN, its factor on cos and sin, a temperature.
 
 They are chosen by the loss at the ends of inputs (screening.py) of documents that are kept for choosing, which no
-evaluation scores. One number is searched at a time, by Brent's method within bounds; the others stay at the best so
-far. What is found is a spec like any other: what it is worth is measured on other text.
+evaluation scores. One number is searched at a time, by Brent's method within bounds: theta with plain rope, YaRN's
+factor with the checkpoint's own theta, the factor on cos and sin with the best factor of YaRN, and the temperature with
+the best spec so far. What is found is a spec like any other: what it is worth is measured on other text.
 """
 
 from __future__ import annotations

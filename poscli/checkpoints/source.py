@@ -218,7 +218,10 @@ def add_to(digest: Any, path: Path) -> None:
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[int, bytes, list[tuple[int, int]]]:
-    """Where the tensors begin, the header, and the first and last byte of each tensor, counted from that place."""
+    """Where the tensors begin, the header, and for each tensor its first byte and the byte after its last.
+
+    Both are counted from where the tensors begin. CorruptError for a damaged header, or one of another file size.
+    """
     length = int.from_bytes(file.read(8), "little")
     size = path.stat().st_size
     if size < 8 or length > min(size - 8, LARGEST_HEADER_BYTES):

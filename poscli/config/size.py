@@ -1,7 +1,7 @@
 """The size of a run: its parameters, and the memory that training and evaluation need, before anything is allocated.
 
-Parameters are exact. Memory is counted from the blanks that an encoding fills and the engine that runs it; peaks that
-were measured lie within a factor of three where an input is long enough to matter.
+Parameters are exact. Memory is counted from the blanks that an encoding fills and the engine that runs it; for inputs
+long enough to matter, measured peaks of a forward pass lie within a factor of three, of training within one of six.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-# The first five are of the palette of Okabe and Ito, which readers with any colour blindness can tell apart. With the
-# others, any two are at least 18 apart in CIEDE2000, on light paper and, made readable, on dark. None is grey: that is
-# the colour of all that is not in colour.
+# The first three and black are of the palette of Okabe and Ito, which readers with any colour blindness can tell apart,
+# and #AA4499 is of Tol's muted one. With the others, any two are at least 18 apart in CIEDE2000, on light paper and,
+# made readable, on dark. None is grey: that is the colour of all that is not in colour.
 PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#AA4499", "#000000", "#A68542", "#4242A6", "#F20051", "#558000", "#802A19",
 )  # fmt: skip

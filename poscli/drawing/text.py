@@ -33,7 +33,7 @@ def listed(items: Sequence[str], most: int = 5) -> str:
 
 
 def number(value: float) -> str:
-    """Write a positive number with about three significant digits, and NaN as a dash.
+    """Write a number with two decimals, from 10 on one, from 100 on none, from 100,000 on as 2.5e+07; NaN as a dash.
 
     >>> [number(x) for x in (3.9512, 43.19, 1234.5, 2.5e7, -0.001, float("inf"), float("nan"))]
     ['3.95', '43.2', '1234', '2.5e+07', '0.00', 'inf', '-']

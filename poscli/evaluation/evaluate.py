@@ -112,6 +112,8 @@ def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
 
 def _discard_damaged(run: Run, task: Task) -> None:
     """Remove what says that a run is evaluated if its evaluation is damaged, which a note tells."""
+    if run.trained:  # a folder of its own, which no training repairs
+        run.files.forget_damaged()
     if fault := fault_of(run, task.columns):
         note(f"{fault}: evaluating {run.id} again")
         run.files.remove(EVALUATED)

@@ -1,6 +1,6 @@
 """Images as grids of cells: pixels into cells, cells into grey levels, the corpus they make, and its training batches.
 
-All is computed in whole numbers, so that every machine gets the same.
+Numbers are whole, or single operations of float64, which all machines round alike: every machine gets the same.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def relative_change(before: Tensor, after: Tensor) -> float:
 
 
 def percent(share: float) -> str:
-    """A share, in percent with two significant digits; below 0.01 percent as a power of ten.
+    """A share in percent with two significant digits; below 0.0001 the share itself, such as 3e-12.
 
     >>> percent(0.1234), percent(0.00391), percent(3e-12), percent(0.0), percent(2.0)
     ('12%', '0.39%', '3e-12', '0', '200%')

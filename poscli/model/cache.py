@@ -1,6 +1,7 @@
 """The state of earlier tokens: keys and values for decoding, hidden states for Transformer-XL's memory.
 
-Shapes: B batch, H heads, S tokens kept, D head width, F features, W model width.
+Shapes: B batch, H heads, T further tokens, S tokens kept, D and E head widths of keys and values, F features, W model
+width.
 """
 
 from __future__ import annotations

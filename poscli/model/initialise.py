@@ -1,6 +1,6 @@
 """A model's weights: drawn from the run's seed for a fresh model, and as named tensors for a checkpoint.
 
-Every weight outside the encoding is drawn from the seed and the weight's name, so that it is the same for every
+Every matrix outside the encoding is drawn from the seed and the weight's name, so that it is the same for every
 encoding.
 """
 
@@ -36,7 +36,7 @@ def build_model(
 
 
 def draw_weights(model: Model, seed: int) -> Model:
-    """Draw every weight outside the encoding, in place; returns the model.
+    """Draw every matrix outside the encoding, in place; the weights of norms stay 1. Returns the model.
 
     A matrix keeps the scale of its input. Matrices that add to the residual stream, and the output head, start at zero.
     """

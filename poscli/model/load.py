@@ -35,9 +35,10 @@ def load_model(run: Run, device: torch.device) -> LanguageModel:
 
 
 def load_trained(run: Run, device: torch.device) -> Model:
-    """The trained model of a complete run, ready for evaluation; CorruptError if a plugin's source has changed.
+    """The trained model of a complete run, ready for evaluation.
 
-    UsageError for a model that poscli did not train.
+    CorruptError if its checkpoint is damaged or a plugin's source has changed, UsageError if a plugin cannot be loaded
+    or poscli did not train the model.
     """
     return load_for_training(run, device).eval().requires_grad_(False)
 

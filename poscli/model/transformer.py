@@ -1,6 +1,6 @@
 """The language model around an encoding: decoder-only, pre-norm, RMSNorm, no biases, SwiGLU.
 
-The constructor leaves the weights uninitialised; initialise.py draws them. Norms and the gate of the MLP are computed
+The constructor leaves matrices uninitialised; initialise.py draws them. Norms and the gate of the MLP are computed
 by the compiled kernels where these can run, which differ from torch's in rounding only.
 
 Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary, S all tokens so far.
@@ -218,8 +218,8 @@ class Model(nn.Module):
     ) -> Iterator[tuple[slice, Tensor]]:
         """Logits `[B, n, V]` of slices of the last tokens, in order: one slice, unless the vocabulary is large.
 
-        With `last`, only the logits of so many tokens are computed, and without a cache of each layer only what these
-        depend on; the slices count from the first of them.
+        `last` is the number of tokens (None: all); slices count from the first of these. Without a cache, each layer
+        computes only what their logits depend on. A model with a memory computes all logits, and yields one slice.
         """
         last = last or tokens_BT.shape[1]
         step = max(1, SLICE_NUMBERS // (len(tokens_BT) * self.vocab))
@@ -258,7 +258,7 @@ class Model(nn.Module):
     def _states(self, tokens_BT: Tensor, cache: Cache | None, memory: Memory | None, last: int | None = None) -> Tensor:
         """The last layer's output `[B, T, W]`, normed; appends the tokens to the cache or the memory.
 
-        With `last`, which needs neither of these, only that of the last tokens.
+        With `last`, which goes with neither a cache nor a memory, it is that of so many last tokens, `[B, last, W]`.
         """
         past = cache.held if cache else memory.held if memory else 0
         caches = None if cache is None else cache.extended(len(self.layers), tokens_BT.shape[1])

@@ -213,7 +213,8 @@ class Passage:
 
     In place of q_i . k_j stands within_ij `[B, H, T, C]` for a query and a key of one chunk, and
     (q_i M_{n-1} ... M_{m+1}) . k_j for a query of chunk n and a key of an earlier chunk m. The matrices M of all chunks
-    stand one below the other in `through`, `[B, H, N D, D]`. The first query begins a chunk.
+    stand one below the other in `through`, `[B, H, ceil(S / C) D, D]`, where C = `QUERIES` is the number of keys of a
+    chunk. The first query begins a chunk.
     """
 
     within_BHTC: Tensor
@@ -271,7 +272,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """Every pair of a query and a key it sees is in one of these parts. The first ones have keys for every query."""
+    """Every pair of a query and a key it sees is in one part. The first part with a query has a key that it sees."""
 
     parts: Iterable[Part]
 

@@ -1,7 +1,7 @@
 """Keys that fade by a gate for every channel: exact scores, from products of gates, block by block.
 
-Every factor is the product of the gates from some token to another, so none is above 1, and none overflows. Queries q,
-keys k and g, the logarithms of the gates, are `[B, H, T, D]`.
+Every factor is the product of the gates from some token to another, so none is above 1, and none overflows. Queries q
+are `[B, H, T, D]`, keys k and the logarithms g of the gates `[B, H, S, D]`; the queries are the last T of S tokens.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ UNIT = 2.0**-24  # of rounding of float32
 # Largest difference from the formula, as a share of the largest number. Sums of 100 numbers differ by about 10
 # roundings; the scores of forms are sums over up to 600 keys.
 TOLERANCE, TOLERANCE_OF_FORMS = 64 * UNIT, 256 * UNIT
-# Where numbers are large or cancel, so often the error of the formula itself in the dtype of the kernels.
+# Where numbers are large or cancel, so many times the error of the formula itself, in the kernels' dtype, is allowed.
 OWN_ERRORS = 16
 SCALE = 0.3
 
@@ -124,7 +124,7 @@ class _Sizes:
         return torch.arange(self.keys - self.queries, self.keys)[:, None] - torch.arange(self.keys)
 
     def entry(self) -> Tensor:
-        """The entry of each pair in numbers by descending distance, `[T, S]`; that of the first key if it is hidden."""
+        """The entry of each pair in numbers by descending distance, `[T, S]`; hidden keys have negative distances."""
         return (self.keys - 1 - self.apart()).clamp(max=self.distances - 1)
 
     def visible(self) -> Tensor:

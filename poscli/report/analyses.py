@@ -330,9 +330,10 @@ def audit(
 ) -> Analysis | None:
     """The rankings under all protocols at the longest length; None if there is nothing to compare.
 
-    The early-token effect of an encoding is how much its loss falls from the shortest to the longest length under a
-    protocol, minus its context gain, which is what the longer context is worth on the same tokens. What is left is due
-    to the tokens at the start of each window: with longer windows, fewer tokens have little context.
+    The early-token effect of an encoding (the early token curse of Press et al., 2021) is how much its loss falls from
+    the shortest to the longest length under a protocol, minus its context gain, which is what the longer context is
+    worth on the same tokens. What is left is due to the tokens at the start of each window: with longer windows, fewer
+    tokens have little context.
 
     `measured` are the points of each protocol.
     """

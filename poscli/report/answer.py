@@ -282,7 +282,7 @@ def bracket(numbers: Sequence[float], write: Callable[[float], str] = "{:.3f}".f
 def student_of_logs(values: Sequence[float]) -> Triple:
     """The geometric mean of times of several seeds with its 95 % interval, Student's of their logarithms.
 
-    The ends are NaN for fewer than FEWEST_SEEDS. Times are positive, and an interval of their logarithms is, too.
+    The ends are NaN for fewer than FEWEST_SEEDS. The ends are positive, as times are, because logarithms are averaged.
     """
     logs = np.log(values)
     ends = logs if len(logs) >= FEWEST_SEEDS else np.full(len(logs), math.nan)

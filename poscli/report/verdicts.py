@@ -27,8 +27,8 @@ GAIN_BPB = 0.005
 # An encoding of a larger perplexity at L, relative to the best one on the same tokens, is undertrained. Where published
 # tables compare encodings that were trained alike and from scratch, at the length that they were trained on, the worst
 # is at 1.19 times the best (sinusoidal, 22.77 against 19.12; CABLE, arXiv:2503.08067, WikiText-103, medium); elsewhere
-# sinusoidal, t5 and bipe-rope are at 1.15 or less, and none at 1.12 or less. The exception is KERPLE's sinusoidal
-# (arXiv:2205.09921, table 3), which is at 1.18, 1.39 and 7.1 times the best: it fails already at L. Tables of models
+# sinusoidal, t5 and bipe-rope are at 1.15 or less, and "none" (no encoding) at 1.12 or less. The exception is KERPLE's
+# sinusoidal (arXiv:2205.09921, table 3), at 1.18, 1.39 and 7.1 times the best: it fails already at L. Tables of models
 # that were not trained alike (LM-Infinite, Wang et al.'s others), of trained models that are changed (PoSE, Wang et
 # al.'s temperatures and head scales), and of models of several sizes on other text than that of the training (PoPE's
 # figure 2, read by eye) say nothing about it.

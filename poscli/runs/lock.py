@@ -76,10 +76,9 @@ def unused(folder: Path) -> Iterator[None]:
 
 
 def _look_for_other_holder(folder: Path, *, without_locks: bool) -> None:
-    """LockedError if a process works on a folder that is known to live although this process got its lock.
+    """LockedError if locks do not hold here (`without_locks`) and a process of this machine still works on a folder.
 
-    That can be known of processes on this machine. One of another machine was killed, or its lock does not reach here:
-    it is named in a warning.
+    A holder on another machine was killed, or its lock does not reach here: it is named in a warning.
     """
     holder = _holder(folder)
     if not holder or (_is_here(holder) and holder.get("process") == os.getpid()):

@@ -122,7 +122,7 @@ TRAIN_COLUMNS: Columns = {
     "nll": ("float64", "mean nats per token since the last row"),
     "bpb": ("float64", "mean bits per byte since the last row"),
     "grad_norm": ("float64", "gradient norm of the last step, before clipping"),
-    "lr_scale": ("float64", "factor that the schedule applies to every peak learning rate"),
+    "lr_scale": ("float64", "factor of every peak learning rate in the next step, by the schedule; 0 at the end"),
     "tokens_per_s": ("float64", "tokens per second since the last row"),
     "seconds": ("float64", "training time so far, in seconds"),
     "status": ("str", "ok or diverged"),

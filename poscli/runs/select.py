@@ -40,7 +40,7 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
 
 
 def trained_encodings(runs: Iterable[Run], encodings: Iterable[str], where: str) -> list[str]:
-    """The canonical specs of encodings; UsageError for one that none of the runs has, which are those `where` says.
+    """The canonical specs of encodings; UsageError for one that none of the runs has, which names their place `where`.
 
     An encoding that is named as a run has it is not loaded, because the file of a plugin may be gone.
     """

@@ -104,7 +104,7 @@ def _bpb_at_end(log: pd.DataFrame) -> float | None:
 def run_summaries(runs: Path) -> list[dict[str, Any]]:
     """The state of every run in a folder, for `poscli ls runs`: those that are damaged come last, and say why.
 
-    CorruptError if there is none that can be read.
+    No rows if there are no runs; CorruptError if there are some, and none can be read.
     """
     opened, damaged = opened_runs(runs)
     rows = [run_summary(run) for run in opened]

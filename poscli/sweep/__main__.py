@@ -38,7 +38,8 @@ def main(jobs: TextIO, outcomes: TextIO) -> int:
     while (job := handed_over.get()) is not None:
         if isinstance(job, ValidationError):
             cause = refusal_of(Job, job)
-            sys.stderr.write(f"error: stdin is not a job ({cause}); it takes what Job.model_dump_json writes\n")
+            wanted = "it takes what Job.model_dump_json(by_alias=True) writes"
+            sys.stderr.write(f"error: stdin is not a job ({cause}); {wanted}\n")
             return USAGE
         try:
             outcome = perform(job, opened)

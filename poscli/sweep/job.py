@@ -54,7 +54,7 @@ class Job(Frozen):
     runs: Path  # the folder of all runs
     device: str = "cpu"
     fingerprint: str = ""  # of the corpus where the job was made; "" if any will do
-    trial: tuple[str, ...] = ()  # of a tuning: the rates that its trials differ in. It is judged on the text for that
+    trial: tuple[str, ...] = ()  # of a trial: the rates that its tuning varies; it is judged on the text for tuning
 
     @property
     def label(self) -> str:

@@ -2,7 +2,7 @@
 
 A trial is a run in OUT/tune/runs with half of the tokens and a seed of its own, so that an interrupted tuning goes on
 like any training. The results of all nine are in one file, OUT/tune/NAME.json. Its name has a hash of everything that
-decides the result of the tuned run, except the seed and the learning rates: runs that differ in these share a tuning.
+decides the result of the tuned run, except the seed and the two learning rates that the tuning chooses.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _groups = 0  # how often the ranks have connected in this process
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this one is. `local` counts the processes on this machine only."""
+    """A process: number `rank` of `count`, and number `local` of those on its machine; numbers begin at 0."""
 
     rank: int = 0
     count: int = 1

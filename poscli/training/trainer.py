@@ -207,7 +207,7 @@ class Questions:
     """
 
     def __init__(self, task: EpisodeTask, config: RunConfig, rows_apart: int, parts: int) -> None:
-        """`rows_apart` are the steps between rows of the log; a step reads its windows in that many `parts`."""
+        """`rows_apart` steps lie between rows of the log; accumulation and ranks divide a batch into `parts` parts."""
         text, length = task.tuning().text(config.length), config.length
         spans = text.tiles(length)[:ASKED_WINDOWS]
         self.task, self.steps, self.at_once = task, config.steps, max(1, config.batch // parts)

@@ -157,9 +157,12 @@ def attend_at(encoding: Encoding, inputs: dict[str, Tensor], pos: Tensor) -> Ten
 def longest_finite(encoding: Encoding, dtype: torch.dtype, seed: int = 0) -> tuple[int, bool]:
     """The longest input in tokens whose attention is finite in a dtype, and whether a longer one is known to fail.
 
-    Found by doubling and bisection. The search ends early, without a known failure, at 2**20 tokens or when its time is
-    over. An input that the encoding refuses counts as a failure.
+    Found by doubling and bisection from SHORTEST_TRIED tokens on; 0 if not even these are finite. The search ends
+    early, without a known failure, at 2**20 tokens or when its time is over. An input that the encoding refuses counts
+    as a failure.
     """
+    if not finite_at(encoding, dtype, SHORTEST_TRIED, seed):
+        return 0, True
     good, bad, start = SHORTEST_TRIED, 2 * SHORTEST_TRIED, time.monotonic()
     while bad <= LONGEST_TRIED and finite_at(encoding, dtype, bad, seed):
         good, bad = bad, 2 * bad
@@ -324,7 +327,7 @@ def shifts(tested: SpecUnderTest) -> str:
                 continue
             tried[shift_in_words(shift)] = None
             apart = float((here - there).abs().max())
-            # An angle is off by 2 units in the last place of the position; a score sums WIDTH such products.
+            # An angle is off by 2 units in the last place of the position; a score sums fewer than WIDTH such products.
             limit = 4 * FLOAT32 * (LENGTH + int(shift.max())) * WIDTH
             moved = max(moved, apart)
             if encoding.relative and not apart <= limit:
@@ -361,6 +364,8 @@ def range_of_dtypes(tested: SpecUnderTest) -> str:
     limits = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         longest, ended = min(longest_finite(encoding, dtype, tested.seed) for encoding in tested.encodings)
+        if not longest:
+            raise Failed(f"{dtype} is not finite for as few as {SHORTEST_TRIED} tokens")
         promised = [n for encoding in tested.encodings if (n := encoding.longest(dtype)) is not None]
         if promised and ended and longest < min(promised) and not tested.composed:
             raise Failed(f"{dtype} is finite up to {longest:,} tokens only, `longest` says {min(promised):,}")

@@ -317,3 +317,12 @@ def test_what_is_no_bundle_is_refused(place, tmp_path, content, message):
     done = check(tmp_path / "b.zip")
     assert done.code != 0
     assert message in done.err
+
+
+@pytest.mark.parametrize("name", [".", "cells/../../up", "/tmp/x", "elsewhere/x"])
+def test_a_bundle_that_holds_what_no_bundle_has_is_refused(ranked, place, tmp_path, name):
+    shutil.copy(place / ranked.json["bundle"], tmp_path / "b.zip")
+    with zipfile.ZipFile(tmp_path / "b.zip", "a") as bundle:
+        bundle.writestr(name, "x")
+    done = cli("board", "check", tmp_path / "b.zip", "--season", "season.toml", "--cells", "cells", "--yes")
+    assert (done.code, "is not a bundle: it holds" in done.err) == (5, True), done.err

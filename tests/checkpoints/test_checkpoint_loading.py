@@ -99,6 +99,18 @@ def test_what_does_not_fit_together_is_refused_and_leaves_no_run(
     assert not results.exists()
 
 
+def test_another_number_of_layers_than_transformers_makes_is_refused(corpus: str, tmp_path: Path) -> None:
+    """Its default of 32 stands where config.json has the number under a key of other types only."""
+    folder = make("llama", tmp_path / "llama", num_hidden_layers=32)
+    config = json.loads((folder / "config.json").read_text()) | {"n_layer": 4}
+    del config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
+    said = "states 4 layers, and transformers makes 32; keep one key for the number of layers"
+    options = ("--corpus", corpus, "--max-len", "1x", "--tokens", 64, "--out", tmp_path / "results")
+    assert_refused(("extrapolate", "--model", folder, *options), 4, said)
+    assert_refused(("card", folder, "--probe"), 4, said)
+
+
 def test_a_tokenizer_has_at_most_the_tokens_that_the_model_knows(llama: Path, corpus: str, tmp_path: Path) -> None:
     read = checkpoint_at(str(llama), CPU, corpus=corpus)
     _, task = checkpoint_run(read, tmp_path, CPU)

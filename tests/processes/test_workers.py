@@ -373,7 +373,7 @@ def test_a_worker_process_refuses_what_is_not_a_job(text: str, cause: str, capsy
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert err.startswith(f"error: stdin is not a job ({cause}")
-    assert err.endswith("); it takes what Job.model_dump_json writes\n")
+    assert err.endswith("); it takes what Job.model_dump_json(by_alias=True) writes\n")
 
 
 # ---- who is wanted

@@ -175,6 +175,11 @@ fault(  # exp(pos / 8) leaves float16 where exp((n - 1) / 8) passes 65504
     query=lambda self, q, pos: q * (pos[:, None].float() / 8).exp().to(q.dtype),
     longest=lambda self, dtype: 10_000,
 )
+fault(
+    *("Narrow", "range", "torch.float16 is not finite for as few as 16 tokens"),
+    distance_bias=lambda self, d: -d.float()[None] * 0,
+    value=lambda self, v, pos: v * math.nan if v.dtype == torch.float16 else v,
+)
 FAULTS.append((Forgetful, "saving", "a model with the saved weights gives other logits"))
 fault(  # normalises over the batch
     *("Crowded", "batches", "alone, a row's logits change by"),

@@ -1,4 +1,4 @@
-"""What checkpoints add to the command line: `poscli card`, `poscli advise` and `poscli extrapolate --model`."""
+"""What checkpoints add to the command line: card, advise, audit, and the --model of extrapolate and generate."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ CHANCE = 1e-3  # the probability of chance below which another theory is preferr
 CLEARER = 0.7  # ... and its residuals at most this share of those of the stated positions
 ALIKE = 0.9  # the least correlation of log-probabilities of one model, however it is quantised
 UNEXPLAINED = 0.5  # nats (root mean square): more than quantisation to 4 bits makes, which is 0.06 to 0.13
-BREAK = 0.1  # nats per token above the loss without other text, beyond all doubt, is where a model breaks
+# A model breaks where the loss is this many nats per token above that in the shortest input (99 %, one-sided).
+BREAK = 0.1
 # Times the difference in short texts, and nats: rounding does not make more in long ones. llama.cpp's server with
 # SmolLM2 at 4 bits has 0.10, 0.09 and 0.12 nats after 512, 2048 and 4096 tokens; if it cut them to 1024, 0.34.
 LONGER, LEAST = 3, 0.1

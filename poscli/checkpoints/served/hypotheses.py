@@ -1,4 +1,4 @@
-"""What a server may compute in the place of the positions that it should: one theory for each kind of mistake.
+"""What a server may compute in the place of the positions that it should: theories for each kind of mistake.
 
 Every theory is a spec with at most two free numbers, such as rope with another theta. Which numbers explain what the
 server gives is found by fitting them (audit.py).
