@@ -90,8 +90,13 @@ def test_no_room_names_an_encoding(room: str) -> None:
     files = {path.stem for path in (HOUSE / "encodings").glob("*.py")} - {"__init__", "registry", "based"}
     for path in files_of(room):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poscli.encodings."):
-                assert (node.module or "").split(".")[2] not in files, f"{path}:{node.lineno}"
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}:{node.lineno}"
+                named = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for name in named:
+                if name.startswith("poscli.encodings."):
+                    assert name.split(".")[2] not in files, f"{path}:{node.lineno}"
 
 
 def test_a_public_name_has_one_meaning() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +22,7 @@ from poscli.data import Corpus, disk_cache, load_corpus
 from poscli.data.source import Document, Reading, Source
 from poscli.data.tokenizers import tokenizer
 from poscli.system.errors import DataError, UsageError
+from poscli.system.files import cache_folder
 
 
 @pytest.fixture
@@ -208,3 +210,15 @@ def test_the_cache_is_made_so_that_nobody_else_can_write_it(books: Path, tmp_pat
     finally:
         os.umask(before)
     assert not any(folder.stat().st_mode & 0o022 for folder in (cache.parent, cache))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has another place for caches")
+def test_the_cache_lies_where_users_keep_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSCLI_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache/poscli"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg/poscli"
+    monkeypatch.setenv("POSCLI_CACHE", "~/own")
+    assert cache_folder() == tmp_path / "own"

@@ -105,11 +105,11 @@ def online(hub: Hub, home: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def unreachable() -> str:
-    """An endpoint that refuses connections."""
+def unreachable() -> Iterator[str]:
+    """An endpoint that refuses connections: nobody listens, and nobody else can have the port meanwhile."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_the_validation_split_of_a_data_set_is_held_out(online: dict[str, dict[str, Any]]) -> None:

@@ -169,9 +169,10 @@ def test_the_address_of_a_cluster_may_be_left_out(typed: list[str], read: list[s
 
 
 def test_an_address_where_no_cluster_answers_says_so_at_once(folder) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert_refused(("run", "tiny.toml", "--ray", f"localhost:{port}"), 4, ("nothing answers", "ray start --head"))
+    with socket.socket() as server:  # nobody listens, and nobody else can have the port meanwhile
+        server.bind(("127.0.0.1", 0))
+        address = f"localhost:{server.getsockname()[1]}"
+        assert_refused(("run", "tiny.toml", "--ray", address), 4, ("nothing answers", "ray start --head"))
 
 
 def test_something_else_that_answers_is_no_cluster(folder) -> None:

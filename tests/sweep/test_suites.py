@@ -15,6 +15,8 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.runs.run import list_runs
+from poscli.specs import parse
+from poscli.sweep import job
 from poscli.sweep.job import Job
 from poscli.system.errors import PoscliError
 from poscli.tasks import open_task
@@ -48,13 +50,19 @@ def states_of(out):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "suites").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_suite_can_run(path, monkeypatch):
+def test_every_suite_can_run(path, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)  # one names encodings in a file beside it
     suite = suites.load_suite(path)
     assert suite.title
     assert suite.description
     configs = [resolve(suite.train, encoding, seed, CPU) for seed in suite.seeds for encoding in suite.encodings]
     assert len(set(configs)) == len(configs) == len(suite.encodings) * len(suite.seeds)
+    for part in suite.parts():
+        specs = {str(each) for text in part.encodings for each in (parse(text), parse(text).in_proportion())}
+        of_part = [resolve(part.train, spec, seed, CPU) for seed in part.seeds for spec in sorted(specs)]
+        settings_of(of_part[0], part.extrapolate)
+    if all(part.train.corpus.partition(":")[0] in ("stdlib", "bayes") for part in suite.parts()):  # which are here
+        assert job.jobs_of(suite, "cpu", tmp_path / "runs", to_plan=True)  # its claims name what it measures
     if suite.train.corpus == "stdlib":
         settings = settings_of(configs[0], suite.extrapolate)
         Plan(open_task("language", "stdlib", "bytes"), settings)
