@@ -74,6 +74,11 @@ def prepare(
         _refuse_without_source(config)
     task = open_task(request.task, request.corpus, request.tokenizer)
     task.check(configs[0].length)
+    if (memory := configs[0].model.memory) and task.segments(configs[0].length) < 2:
+        raise UsageError(
+            f"--memory {memory}: no window of {task.corpus} continues another one, so that nothing would be "
+            "remembered; leave it out"
+        )
     return TrainingSetup(tuple(config.model_copy(update={"corpus": task.corpus}) for config in configs), task, device)
 
 
@@ -129,8 +134,10 @@ def setups_of(
             refuse_unfinished(run)
     setups = []
     for run in runs_as(runs, request, strict):
-        setups += setups_on(run, request, device, smoke=smoke, open_task=open_task)
-        check_judge(run, judge, setups[-1].settings.lengths[-1])
+        of_run = setups_on(run, request, device, smoke=smoke, open_task=open_task)
+        for setup in of_run:
+            check_judge(setup.run, judge, setup.settings.lengths[-1])
+        setups += of_run
     return setups
 
 
@@ -149,13 +156,15 @@ def setups_on(
     if not request.on:
         task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
         return [EvaluationSetup(run, task, settings, device)]
-    setups, coder, home = [], load_tokenizer(run), run.training if run.trained else run
+    setups = list[EvaluationSetup]()
+    coder, home = load_tokenizer(run), run.training if run.trained else run
     for corpus in dict.fromkeys(request.on):
         task = open_task(run.config.task, corpus, coder)
         other = OtherCorpus(spec=task.corpus, fingerprint=task.fingerprint)
         own = task.fingerprint == run.fingerprint
         scored = run if own else evaluated_as(home, run.config.encoding, other_corpus=other)
-        setups.append(EvaluationSetup(scored, task, settings, device))
+        if all(each.run.folder != scored.folder for each in setups):  # a corpus may be named in two ways
+            setups.append(EvaluationSetup(scored, task, settings, device))
     return setups
 
 

@@ -72,15 +72,18 @@ class Measured:
 
     @cached_property
     def by_length(self) -> pd.DataFrame:
-        """One row per encoding and length: perplexity, bits per byte, and the context gain with its 95 % interval.
+        """One row per encoding, text and length: perplexity, bits per byte, the context gain with its 95 % interval.
 
         The gain, in bits per byte, is the loss with the context cut to the training length minus that with the whole
-        window: above 0, the model uses what lies farther back.
+        window: above 0, the model uses what lies farther back. `corpus` names the text.
         """
-        chosen, measures = headline(self.rows), task_measures(self.rows)
-        scores = pool(self.rows, chosen.perplexity)[["encoding", "length", "ratio", "status", "ppl", "bpb", *measures]]
-        gains = pool(self.rows, chosen.gain).set_index(["encoding", "length"])[["gain", "gain_low", "gain_high"]]
-        return scores.join(gains, on=["encoding", "length"])
+        parts = []
+        for _, rows in self.rows.groupby("fingerprint", sort=False):
+            chosen, measures = headline(rows), task_measures(rows)
+            scores = pool(rows, chosen.perplexity)[["encoding", "length", "ratio", "status", "ppl", "bpb", *measures]]
+            gains = pool(rows, chosen.gain).set_index(["encoding", "length"])[["gain", "gain_low", "gain_high"]]
+            parts.append(scores.join(gains, on=["encoding", "length"]).assign(corpus=rows["corpus"].iloc[0]))
+        return pd.concat(parts, ignore_index=True)
 
     def __repr__(self) -> str:
         cells = [self._head, *self._lines()]
@@ -102,7 +105,8 @@ class Measured:
             numbers = [row["status"], "-"] if failed else [number(row["ppl"]), number(row["bpb"])]
             measures = [number(row[name]) for name in task_measures(self.rows)]
             gain = gain_text(row["gain"], row["gain_low"], row["gain_high"]) if row["ratio"] > 1 else "-"
-            yield [row["encoding"], f"{row['length']} ({ratio_name(row['ratio'])})", *numbers, *measures, gain]
+            name = row["encoding"] if self.rows["corpus"].nunique() == 1 else f"{row['encoding']} on {row['corpus']}"
+            yield [name, f"{row['length']} ({ratio_name(row['ratio'])})", *numbers, *measures, gain]
 
     def _verdicts(self) -> list[str]:
         rows = self.summary.to_dict("records")
@@ -287,7 +291,9 @@ def compare(
     """
     tables = collect(Path(out) / "runs", task_columns())
     refuse_damaged(tables, first, second)
-    return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus).table
+    trained = trained_runs(Path(out) / "runs")
+    rows, details = tables.rows, tables.details
+    return compare_named(rows, details, first, second, trained=trained, protocol=protocol, corpus=corpus).table
 
 
 @checked

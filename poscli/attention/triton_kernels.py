@@ -42,7 +42,10 @@ def flash(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSE: Tensor, table_HN: Tensor, scal
     """
     heads, keys = q_BHTD.shape[1], k_BHSD.shape[2]
     assert 1 <= q_BHTD.shape[2] <= keys <= table_HN.shape[1]
-    assert q_BHTD.shape[0] * heads < 2**16  # the limit on programs along the second axis of a CUDA grid
+    most = max(1, (2**16 - 1) // heads)  # the limit on programs along the second axis of a CUDA grid
+    if len(q_BHTD) > most:
+        parts = zip(q_BHTD.split(most), k_BHSD.split(most), v_BHSE.split(most), strict=True)
+        return torch.cat([flash(q, k, v, table_HN, scale) for q, k, v in parts])
     table_HS = table_HN[:, :keys].float().expand(heads, keys)
     return _Flash.apply(*(x.contiguous() for x in (q_BHTD, k_BHSD, v_BHSE, table_HS)), scale)
 

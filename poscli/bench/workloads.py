@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from poscli.attention.engines import engine_named
 from poscli.bench.cases import BenchCase
 from poscli.bench.settings import AUTO
 from poscli.bench.timing import Work
@@ -42,11 +43,11 @@ def synthetic_task(length: int) -> Task:
 
 
 def untrained_model(config: RunConfig, engine: str, device: torch.device) -> Model:
-    """The untrained model of a run on an engine; UsageError if the engine cannot run its encoding here."""
+    """The untrained model of a run on an engine. Whether the engine can run a case is asked for each case."""
     model = fresh_model(config, VOCAB, device)
     if engine != AUTO:
-        with torch.no_grad():  # accept engines without a backward pass: training cases are refused one by one
-            model.use_engine(engine)
+        for attention in model.attention:
+            attention.wanted = engine_named(engine)
     return model
 
 

@@ -213,7 +213,7 @@ def _fail(arguments: list[str], error: BaseException, code: int, debug: bool, me
     if before is None:
         return code
     err.quiet = False
-    if debug:
+    if debug and sys.exc_info()[0] is not None:  # typer ends some interruptions without an exception
         err.print_exception()
     message = one_line(before + (message or str(error)))
     err.print(f"error: {message}", style="red", soft_wrap=True)

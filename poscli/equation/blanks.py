@@ -127,6 +127,11 @@ def summed(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
     return reduce(torch.add, (method(*arguments) for method in methods))
 
 
+def least(values: Sequence[int | None]) -> int | None:
+    """The smallest; None stands for no limit, and is the result if there is none."""
+    return min((value for value in values if value is not None), default=None)
+
+
 def multiplied(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
     """The results are multiplied."""
     return reduce(torch.mul, (method(*arguments) for method in methods))
@@ -303,7 +308,7 @@ class Blanks(nn.Module):
         raise NotImplementedError
 
     @property
-    @blank("distance", "", min, engines=("native", "sdpa", "flex"))
+    @blank("distance", "", least, engines=("native", "sdpa", "flex"))
     def reach(self) -> int | None:
         """The number of most recent tokens that a query sees, itself among them; None: all tokens."""
         return None

@@ -137,8 +137,13 @@ class Encoding(Blanks):
         """Share some weights with `first`, the instance on the first layer. (`shared` shares all of them.)"""
 
     def take_over(self, trained: Encoding) -> None:
-        """Use the weights of `trained`, the encoding of a trained model that this one replaces."""
-        self.load_state_dict(trained.state_dict())
+        """Use the weights of `trained`, the encoding of a trained model that this one replaces.
+
+        What this one does not learn, such as a threshold that an option fixes, stays as it is.
+        """
+        own = self.state_dict()
+        fixed = {name: own[name] for name, weight in self.named_parameters() if not weight.requires_grad}
+        self.load_state_dict(trained.state_dict() | fixed)
 
     def begin_step(self, progress: float, draw: torch.Generator) -> None:
         """Prepare a training step, such as by drawing random positions. `progress` is the share of the steps done."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import longest_window
-from poscli.equation import Encoding
+from poscli.equation import Encoding, Unsupported
 from poscli.evaluation.losses import NLL, MeasuredLosses
 from poscli.evaluation.measure import Evaluation, EvaluationSetup, score
 from poscli.evaluation.plan import record_of
@@ -212,7 +212,13 @@ def search_constants(model: LanguageModel, task: Task, length: int) -> None:
                 progress.advance(1, f"{mean:.3f} nats")
                 return mean
 
-            least = encoding.search(loss, encoding.evaluations, generator(0, "search"), length / model.shape.length)
+            factor = length / model.shape.length
+            try:
+                least = encoding.search(loss, encoding.evaluations, generator(0, "search"), factor)
+            except ValueError as error:
+                raise UsageError(f"{encoding.name}: {error}; give search=0, or other options") from error
+            except Unsupported as error:
+                raise UsageError(f"{encoding.name} is fitted to {length} tokens: {error}; lower --max-len") from error
         windows = f"{SEARCH_WINDOWS} {'training' if text is task else 'tuning'} windows of {length} tokens"
         note(f"{encoding.name} was fitted to {windows}: {least:.3f} nats per token")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -45,7 +46,10 @@ class Measurement:
         """The name of the file that holds its losses."""
         parts = [str(self.window)]
         parts += [f"of-{self.length}"] if self.length else []
-        parts += [slug(self.model)] if self.model != FULL else []
+        if self.model != FULL:
+            parts.append(name := slug(self.model))
+            if name != self.model:  # the slugs of start=2 and start=-2 are equal
+                parts.append(hashlib.sha256(self.model.encode()).hexdigest()[:6])
         return "-".join(parts) + ".parquet"
 
 

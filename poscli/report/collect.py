@@ -105,6 +105,14 @@ class Trained:
     curve: tuple[tuple[int, float], ...] = ()  # the training log: tokens seen, and nats per token
     learned: tuple[tuple[int, int, float], ...] = ()  # steps, tokens seen, and share of right answers, where measured
 
+    @property
+    def decisive(self) -> str:
+        """All that decides a result, but for encoding, seed and text: equal for runs that may be averaged.
+
+        The name of a text may be spelled in several ways, and accumulation changes nothing but the order of sums.
+        """
+        return self.config.model_dump_json(exclude={"encoding", "seed", "corpus", "tokenizer", "tuning", "accumulate"})
+
 
 def trained_runs(runs: Path) -> dict[str, Trained]:
     """Every evaluated run in a folder by its id, post-hoc evaluations included, without those that are damaged."""

@@ -11,6 +11,7 @@ from poscli import specs
 from poscli.drawing.text import listed
 from poscli.encodings import names
 from poscli.evaluation.plan import PAIRED
+from poscli.report.collect import Trained
 from poscli.report.origin import bits_per
 from poscli.report.pooling import headline, of_model, on_different_windows, sound, tokenizer_spec, untrained
 from poscli.runs.schema import FULL
@@ -149,14 +150,16 @@ def compare_named(
     first: str,
     second: str,
     *,
+    trained: Mapping[str, Trained] | None = None,
     protocol: str = "",
     corpus: str = "",
 ) -> Compared:
     """What `pick` finds under two names, compared at every length that both have.
 
-    Accuracies are for tasks with right answers; of others, losses are compared. Without a protocol it is the one that
-    reports quote. `corpus` is as in `on_corpus`. UsageError if they were evaluated on different text, or not under the
-    protocol, or share no length or no seed.
+    Accuracies are for tasks with right answers; of others, losses are compared. `trained` is what is known of the runs,
+    by id. Without a protocol it is the one that reports quote. `corpus` is as in `on_corpus`. UsageError if they were
+    evaluated on different text, or not under the protocol, if they share no length or no seed, or if the runs of one
+    encoding differ in more than the seed.
     """
     rows = on_corpus(rows, corpus) if corpus else rows
     ours, theirs = comparable(pick(rows, first), pick(rows, second))
@@ -171,6 +174,12 @@ def compare_named(
     ours, theirs = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
     for selected in (ours, theirs):
         refuse_several_per_seed(selected)
+        made = {trained[run].decisive for run in set(selected["run_id"]) if trained and run in trained}
+        if len(made) > 1:
+            raise UsageError(
+                f"the runs of {selected['encoding'].iloc[0]} differ in more than the seed: "
+                f"{listed(sorted(set(selected['run_id'])))}; name single runs by their ids"
+            )
     lengths = sorted(set(ours["length"]) & set(theirs["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")

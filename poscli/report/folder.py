@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from poscli.system.console import note
 from poscli.system.errors import PoscliError, UsageError
-from poscli.system.files import remove_temporaries, sha256, write_atomic
+from poscli.system.files import TEMPORARY, sha256, write_atomic
 
 PAGE, BROWSER_PAGE, TABLE, LATEX, LIST = "report.md", "report.html", "summary.csv", "tables.tex", "files.json"
 PICTURES = "accuracy|gain|perplexity|place|position|recall"
 OURS = re.compile(rf"report\.(md|html)|summary\.csv|tables\.tex|({PICTURES})[A-Za-z0-9-]*\.(png|svg|pdf)")
+SECONDS_OF_A_WRITE = 60.0  # after which whoever wrote a file under a temporary name is gone
 UNFINISHED = """# This report is not finished
 
 poscli was stopped while it wrote this folder, so that the files beside this one may belong to two different reports.
@@ -51,7 +54,7 @@ def write_folder(folder: Path, contents: Mapping[str, bytes], kind: FolderKind =
     for name in contents:
         if (folder / name).exists() and name not in old:
             raise _foreign(folder / name)
-    remove_temporaries(folder)  # of a report whose process was killed
+    _remove_temporaries(folder, kind)
     new = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
     _list(folder / kind.list, {name: sorted({*old.get(name, []), *new.get(name, [])}) for name in {**old, **new}})
     write_atomic(folder / kind.page, kind.unfinished)
@@ -62,6 +65,16 @@ def write_folder(folder: Path, contents: Mapping[str, bytes], kind: FolderKind =
         _remove(folder / name, old[name])
     write_atomic(folder / kind.page, contents[kind.page])
     _list(folder / kind.list, new)
+
+
+def _remove_temporaries(folder: Path, kind: FolderKind) -> None:
+    """Remove what a process that was killed left of a report's files; others may be writing theirs at this moment."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        name = path.name[1 : -len(TEMPORARY)].rpartition(".")[0]
+        ours = name in (kind.page, kind.list) or kind.names.fullmatch(name)
+        with suppress(FileNotFoundError):
+            if ours and time.time() - path.lstat().st_mtime > SECONDS_OF_A_WRITE:
+                path.unlink()
 
 
 def _list(path: Path, hashes: Hashes) -> None:

@@ -157,10 +157,14 @@ def name_runs(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> tuple[pd.Se
         several = runs.groupby("encoding")[column].transform("nunique") > 1
         labels = labels.where(~several, labels + " [" + runs[column].map(tell) + "]")
     recipes = {run: each.config.recipe.model_dump() for run, each in trained.items() if each.tokens}
-    told_apart = _differing(runs["encoding"], recipes)
-    labels = labels.where(told_apart == "", labels + " [" + told_apart + "]")
+    shapes = {run: each.config.model.model_dump() for run, each in trained.items()}
+    others = {run: each.config.model_dump(include={"batch", "precision"}) for run, each in trained.items()}
+    for names, values in ((runs["encoding"], recipes), (labels, shapes), (labels, others)):
+        told_apart = _differing(names, values)
+        labels = labels.where(told_apart == "", labels + " [" + told_apart + "]")
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)
-    again = again.groupby(labels).transform("any")
+    made = pd.Series([trained[run].decisive if run in trained else "" for run in runs.index], runs.index)
+    again = again.groupby(labels).transform("any") | (made.groupby(labels).transform("nunique") > 1)
     homes = [str(run).split(".as.")[0] for run in runs.index]
     hashes = pd.Series([printable_line(home.rsplit("-", 1)[-1]) for home in homes], index=runs.index)
     labels = labels.where(~again, labels + " [" + hashes + "]")

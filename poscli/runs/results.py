@@ -110,8 +110,8 @@ def evaluated_under(run: Run) -> dict[str, Any] | None:
 
 def discard_evaluation(run: Run) -> None:
     """Forget an evaluation, its analyses and its stored losses, so that all are measured anew; the model stays."""
-    for name in (EVALUATED, EXPLAINED, *(f"{LOSSES}/{path.name}" for path in (run.folder / LOSSES).glob("*.parquet"))):
-        run.files.remove(name)
+    stored = [f"{LOSSES}/{path.name}" for path in (run.folder / LOSSES).glob("*.parquet")]
+    run.files.forget(EVALUATED, EXPLAINED, EVAL, *stored)
 
 
 def open_evaluated(folder: Path) -> Run:

@@ -76,6 +76,12 @@ class Sealed:
             (self.folder / name).unlink(missing_ok=True)
             sync_folder(self.folder)
 
+    def forget(self, *names: str) -> None:
+        """Remove files, and that they were ever written here."""
+        for name in names:
+            self.remove(name)
+        self._write_sums({name: sums for name, sums in self._sums().items() if name not in names})
+
     def forget_damaged(self) -> None:
         """Remove a manifest that cannot be read. All files then count as damaged until they are written again."""
         try:

@@ -138,6 +138,10 @@ class Crew:
         if self.memory is not None:
             asked = [(label, self.memory * 2**30) for label, _ in needed]
             refuse_crowded(asked, self.count, free, f"lower --memory {self.memory:g}")
+        elif on_cpu and self.chosen:  # nobody asked for so many; evaluations may need more than trainings
+            sizes = sorted((PROCESS_BYTES + size for _, size in needed), reverse=True)
+            fitting = next((n for n in range(self.count, 1, -1) if sum(sizes[:n]) <= USABLE * free), 1)
+            return Processes(fitting, threads) if fitting > 1 else Here()
         elif on_cpu:  # the estimate for a GPU is one of the GPU's memory
             refuse_crowded(needed, self.count, free, "lower batch or max_len in the suite")
         if on_cpu:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,8 @@ from poscli.evaluation.measure import EvaluationSetup
 from poscli.runs.run import Run, evaluated_as
 from poscli.runs.schema import FULL
 from poscli.specs import build, parse
-from poscli.system.errors import CorruptError, PoscliError, UsageError
+from poscli.system.console import warn_once
+from poscli.system.errors import CorruptError, LockedError, PoscliError, UsageError
 from poscli.system.files import read_object, write_atomic
 from poscli.tasks import Task
 from poscli.workflows import TrainingSetup, delete, evaluate, train
@@ -32,6 +34,7 @@ from poscli.workflows import TrainingSetup, delete, evaluate, train
 if TYPE_CHECKING:
     import pandas as pd
 
+SECONDS_OF_PATIENCE = 2.0  # between two tries to read a trial that another process holds
 FOLDER = "tune"  # in the folder of results
 MATRIX_FACTORS = (0.5, 1.0, 2.0)  # of matrix_lr
 ENCODING_FACTORS = (0.1, 0.3, 1.0)  # of encoding_lr, or of embedding_lr
@@ -78,7 +81,7 @@ class Tuning:
         if (found := self.known()) is not None:
             return found
         trials = []
-        for run in train(self.setup, self.folder / "runs"):
+        for run in self._trained():
             rows = rows_of_trial(run, text, self.setup.device)
             chosen = rows[(rows["protocol"] == text.protocols[-1]) & (rows["variant"] == FULL)]
             bpb = float(chosen["bpb"].iloc[0])
@@ -103,6 +106,15 @@ class Tuning:
         }
         write_atomic(self.file, json.dumps(found, indent=2) + "\n")
         return found
+
+    def _trained(self) -> list[Run]:
+        """The runs of all trials. Another driver of the same suite may hold one for a moment, as it reads it too."""
+        while True:
+            try:
+                return train(self.setup, self.folder / "runs")
+            except LockedError as error:
+                warn_once(f"{error}: waiting for that")
+                time.sleep(SECONDS_OF_PATIENCE)
 
 
 def rows_of_trial(run: Run, text: Task, device: torch.device) -> pd.DataFrame:

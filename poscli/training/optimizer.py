@@ -109,13 +109,15 @@ class Muon(Undecorated, torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Apply the gradients. Every parameter must have one."""
+        """Apply the gradients. A parameter without one stays as it is, as that of q where scores do without q."""
         for group in self.param_groups:
             batches: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for parameter in group["params"]:
                 wide = parameter.shape[0] <= parameter.shape[1]
                 batches[parameter.shape if wide else parameter.shape[::-1]].append(parameter)
-            for batch in batches.values():
+            for whole in batches.values():
+                if not (batch := [p for p in whole if p.grad is not None]):  # scores may do without q and k
+                    continue
                 averaged = [self._momentum(p, group["momentum"]) for p in batch]
                 updates = torch.stack([x if x.shape[0] <= x.shape[1] else x.mT for x in averaged])
                 for parameter, update in zip(batch, orthogonal(updates), strict=True):

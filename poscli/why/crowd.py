@@ -45,6 +45,8 @@ def refuses(encoding: Encoding, _: Place | None = None) -> str:
         return "its values depend on the positions of their tokens, not on distances"
     if "scores" in blanks:
         return "it computes whole rows of scores from each other, where no single distance can be shortened"
+    if "phase" in blanks:
+        return "the angles of its queries and keys add up what all tokens hold, so no distance can be shortened"
     leaves = (part for part in encoding.modules() if isinstance(part, Encoding) and not isinstance(part, Composed))
     if any({"similarity", "features"} <= leaf.blanks for leaf in leaves):
         return "its product of a query and a key gathers what all tokens between them hold, so it cannot be shortened"

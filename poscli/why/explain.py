@@ -93,7 +93,8 @@ def _can_explain(task: Task, settings: EvaluationSettings) -> bool:
 
 
 def _is_passed_over(run: Run, judge: Run | None) -> bool:
-    return run.under_another or (judge is not None and run.id == judge.id)
+    home = run.training if run.trained else run
+    return run.under_another or (judge is not None and home.id == judge.id)
 
 
 def is_explained(run: Run, settings: EvaluationSettings, judge: Run | None = None) -> bool:

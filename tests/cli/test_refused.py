@@ -53,6 +53,11 @@ def folder(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
         (("extrapolate", "--out", "a" * 256), 1, ("aaa", "File name too long", "give another path")),
         ((*ALIBI, "--out", "file"), 1, ("cannot write file/runs/alibi-", "Not a directory", "choose another folder")),
         ((*TRAIN, "--enc", "rope", "--enc", "rope(base=10000)"), 2, ("rope is given twice", "rope(base=10000)")),
+        (
+            (*TRAIN, "--enc", "rope", "--task", "passkey", "--memory", 8),
+            2,
+            ("--memory 8", "nothing would be remembered"),
+        ),
         ((*ALIBI, "--device", "cuda:99"), 2, ("cuda:99", "CUDA devices")),
         (("run", "suites/quikc.toml"), 2, ("'suites/quikc.toml'", "did you mean quick.toml?", "suites")),
         ((*ALIBI, "--corpus", "text:no*.md"), 4, ("text:no*.md", "no pattern that matches")),

@@ -135,3 +135,15 @@ def test_nothing_is_kept_for_training_of_a_corpus_that_has_text_of_the_training(
     (tmp_path / "own").rename(tmp_path / "moved")
     rows = api.extrapolate(run, on=[f"whole:{other}"], **SETTINGS).rows
     assert set(rows["corpus"]) == {f"whole:{other}"}
+
+
+def test_two_texts_are_two_rows_and_no_mean(tmp_path: Path) -> None:
+    own, other = write(tmp_path / "own", 12, seed=0), write(tmp_path / "other", 12, seed=1, words="six seven eight")
+    third = write(tmp_path / "third", 12, seed=2, words="nine ten eleven twelve")
+    run = trained(own, tmp_path / "out")
+    measured = api.extrapolate(run, on=[other, third], **SETTINGS)
+    rows = measured.by_length
+    assert list(zip(rows["corpus"], rows["length"], strict=True)) == [(t, n) for t in (other, third) for n in (16, 32)]
+    alone = api.extrapolate(run, on=[third], **SETTINGS).by_length
+    assert list(rows["bpb"][2:]) == list(alone["bpb"])
+    assert f"alibi on {third}" in repr(measured)

@@ -74,6 +74,15 @@ def test_weights_of_any_vocabulary_are_taken_over(trained: str) -> None:
         assert all(torch.equal(p, q) for p, q in zip(own.parameters(), other.parameters(), strict=True))
 
 
+def test_what_an_option_fixes_is_not_taken_over() -> None:
+    before = perturbed(model("fire"))
+    after = with_encoding(before, "fire(threshold=16)", "fire")
+    own, other = before.encodings[0], after.encodings[0]
+    assert own.threshold.requires_grad
+    assert float(other.threshold) == 4 * 16  # in units of L/4
+    assert torch.equal(own.f[0].weight, other.f[0].weight)
+
+
 def test_other_encodings_stand_beside_the_trained_one_and_a_refused_one_writes_nothing(tmp_path) -> None:
     assert cli("train", "--enc", "rope", *NANO, "--out", tmp_path).code == 0
     short = ("extrapolate", "--max-len", LENGTH, "--tokens", 64, "--stride", 16, "--out", tmp_path)
@@ -92,3 +101,25 @@ def test_other_encodings_stand_beside_the_trained_one_and_a_refused_one_writes_n
     refused = cli(*short, "--as", "t5")
     assert (refused.code, snapshot(tmp_path)) == (2, before)
     assert "--as t5 changes no model here" in refused.err
+
+
+def test_baselines_whose_names_differ_in_a_sign_have_losses_of_their_own(tmp_path) -> None:
+    assert cli("train", "--enc", "rope", *NANO, "--out", tmp_path).code == 0
+    baselines = ("--baseline", "sink-logit(start=2)", "--baseline", "sink-logit(start=-2)")
+    result = cli(
+        "extrapolate", "--max-len", LENGTH, "--tokens", 64, "--stride", 16, *baselines, "--out", tmp_path, "--json"
+    )
+    assert result.code == 0, result.err
+    of = {row["variant"]: row["nll"] for row in result.json if row["protocol"] == "sliding" and row["length"] == LENGTH}
+    assert of["sink-logit(start=2)"] != of["sink-logit(start=-2)"]
+
+
+def test_a_search_that_cannot_be_made_is_one_line(tmp_path) -> None:
+    assert cli("train", "--enc", "rope", "--enc", "learned", *NANO, "--out", tmp_path).code == 0
+    short = ("extrapolate", "--max-len", 2 * LENGTH, "--tokens", 64, "--stride", 16, "--out", tmp_path)
+    for enc, spec, said in (
+        ("rope", "longrope(factor=1,search=4)", "needs a factor above 1"),
+        ("learned", "temper(search=4)", "lower --max-len"),
+    ):
+        done = cli(*short, "--enc", enc, "--as", spec)
+        assert (done.code, said in done.err, "a bug" in done.err) == (2, True, False), done.err

@@ -436,6 +436,22 @@ def test_many_small_runs_get_a_worker_for_each_core(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(crew, "free_memory", lambda device: 0.5 * GIB)
 
 
+def test_workers_that_nobody_asked_for_are_as_many_as_fit_what_the_evaluations_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "usable_cores", lambda: 3)
+    monkeypatch.setattr(crew, "free_memory", lambda device: 10 * GIB)
+    own = Crew(workers=3, cpus=1, device="cpu", chosen=True)
+    for gib, count in ((0.1, 3), (3, 2), (8, 1)):
+        with own.assembled([("alibi", gib * GIB)] * 5, tmp_path) as assembled:
+            assert assembled.count == count
+    with (
+        pytest.raises(UsageError, match="give --workers 2"),
+        Crew(workers=3, cpus=1, device="cpu").assembled([("alibi", 3.0 * GIB)] * 5, tmp_path),
+    ):
+        pass
+
+
 def test_workers_that_nobody_asked_for_are_done_without_where_locks_do_not_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import against, summarized, task_tables
+from fake_pages import against, fake_runs, fake_tables, summarized, task_tables
 from fake_results import BEHAVIOUR, LN2, results, units_of
 from lines import printed
 from torture.reports import undrawn
 
 from poscli.report import build_report
 from poscli.report.accuracy import by_length
-from poscli.report.comparison import AllPairs, pick, wrong_answers
+from poscli.report.collect import Trained
+from poscli.report.comparison import AllPairs, compare_named, pick, wrong_answers
 from poscli.report.page import page_section
 from poscli.report.page.site import site_pages
 from poscli.report.terminal import comparison_table
@@ -211,3 +213,26 @@ def test_an_encoding_that_no_run_has_is_not_the_beginning_of_another_name() -> N
     with pytest.raises(UsageError, match="no run that was evaluated here has the encoding rope: did you mean"):
         pick(rows, "rope")
     assert len(pick(rows, "rope-none")) == 1
+
+
+def trained_with(rows: pd.DataFrame, heads: tuple[int, ...]) -> dict[str, Trained]:
+    """The trainings of rope's runs with so many heads, by seed."""
+    runs = fake_runs(rows)
+    for run, each in runs.items():
+        if each.config.encoding == "rope":
+            shape = each.config.model.model_copy(update={"heads": heads[each.config.seed]})
+            runs[run] = replace(each, config=each.config.model_copy(update={"model": shape}))
+    return runs
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_never_averaged(tmp_path: Path) -> None:
+    """Heads change neither the text, nor the parameters, nor the tokens, nor the recipe."""
+    rows, positions, details = fake_tables(BEHAVIOUR)
+    details["answers"] = task_tables()[2]["answers"][:0]
+    report = build_report(rows, positions, tmp_path, details=details, runs=trained_with(rows, (4, 8, 8)))
+    (section,) = report.sections
+    assert {"rope [heads=4]", "rope [heads=8]"} < {each.name for each in section.encodings}
+    assert any("differ in more than the seed" in note for note in section.notes)
+    with pytest.raises(UsageError, match="the runs of rope differ in more than the seed: rope-"):
+        compare_named(rows, details, "rope", "alibi", trained=trained_with(rows, (4, 8, 8)))
+    assert len(compare_named(rows, details, "rope", "alibi", trained=trained_with(rows, (8, 8, 8))).table)

@@ -376,6 +376,19 @@ def test_force_measures_again_and_leaves_the_model(out: Path, run: Path) -> None
     assert [job["done"] for job in plan["jobs"]] == ["not evaluated"]
 
 
+def test_a_run_whose_evaluation_is_made_anew_is_not_called_damaged_meanwhile(
+    out: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("poscli.evaluation.evaluate.Evaluation.measure", stopped)
+        assert cli(*EXTRAPOLATE, "--run", run.name, "--force").code == 130
+    (row,) = [each for each in document("ls", "runs") if each["run_id"] == run.name]
+    assert row["damaged"] == ""
+
+
 # ---- what the run itself is known by
 
 

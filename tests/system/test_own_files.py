@@ -275,3 +275,33 @@ def test_a_wrong_shape_is_said_before_training(edit: Callable[[str], None]) -> N
     edit(TRAINED.replace("d[None]", "d"))
     said = "the encoding toy.py:Toy is wrong: distance_bias returns [16], not [1, 16] or [4, 16]"
     assert_refused((*TRAIN, "--out", "nowhere"), 1, said)
+
+
+SYNTHESIZER = """
+import torch
+from torch import nn
+from poscli.encodings import Encoding
+
+
+class Fixed(Encoding):
+    \"\"\"s_ij = w_h, in place of q . k.\"\"\"
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.w = nn.Parameter(torch.zeros(shape.heads))
+
+    @property
+    def reach(self):
+        return None
+
+    def similarity(self, x):
+        return self.w.to(x.v_BHSE.dtype)[None, :, None, None].expand(len(x.v_BHSE), -1, x.queries, x.keys)
+"""
+
+
+@pytest.mark.parametrize("spec", ["synthesizer.py:Fixed", "synthesizer.py:Fixed+window(8)"])
+def test_scores_that_do_without_queries_and_keys_are_trained(here: Path, spec: str) -> None:
+    """The projections to these have no gradient then. Its reach is None, which says that there is no limit."""
+    (here / "synthesizer.py").write_text(SYNTHESIZER)
+    done = cli("train", "--enc", spec, *NANO)
+    assert done.code == 0, done.err

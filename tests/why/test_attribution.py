@@ -182,9 +182,7 @@ def _measured(spec: str) -> bool:
 @pytest.mark.parametrize(
     "spec",
     [
-        # The angles of selective-rope see tokens before the window.
-        *(name for name in names() if _measured(name) and name != "selective-rope"),
-        "selective-rope(tokens=1)",
+        *(name for name in names() if _measured(name)),
         "toys:Quarters",
         "toys:Squares",
         "toys:SquaredVectors",

@@ -50,7 +50,7 @@ def compare(
     from poscli.cli.commands.report import end
     from poscli.report import collect, records
     from poscli.report.caveats import OVER_SPANS
-    from poscli.report.collect import refuse_damaged
+    from poscli.report.collect import refuse_damaged, trained_runs
     from poscli.report.comparison import SPANS, compare_named
     from poscli.report.terminal import comparison_table
     from poscli.statistics import FEWEST_SEEDS
@@ -58,7 +58,15 @@ def compare(
 
     tables = collect(out_ / "runs", task_columns())
     refuse_damaged(tables, first, second)
-    compared = compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)
+    compared = compare_named(
+        tables.rows,
+        tables.details,
+        first,
+        second,
+        trained=trained_runs(out_ / "runs"),
+        protocol=protocol,
+        corpus=corpus,
+    )
     table, of_answers = compared.table, compared.of_answers
     drawn = comparison_table(table, of_answers=of_answers, bits=compared.bits)
     emit(json_, records(table), lambda: out().print(drawn))

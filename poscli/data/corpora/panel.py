@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from poscli.data.corpora import CORPORA, Kind, derived_source
 from poscli.data.corpora.echo import VERSION as ECHO
 from poscli.data.corpora.echo import echoed
+from poscli.data.corpora.prose import PYTHON, docstrings
 from poscli.data.corpora.prose import VERSION as PROSE
-from poscli.data.corpora.prose import docstrings
 from poscli.data.corpora.records import VERSION as RECORDS
 from poscli.data.corpora.records import function_records
 from poscli.data.source import Document, Source
@@ -34,7 +34,7 @@ TEXTS: tuple[tuple[Callable[[bytes], bytes], int], ...] = (
 
 def source(argument: str = "") -> Source:
     """The corpus `panel[:CORPUS]`."""
-    return derived_source("panel", argument, [ECHO, PROSE, RECORDS, [every for _, every in TEXTS]], _made_of)
+    return derived_source("panel", argument, [ECHO, PROSE, RECORDS, *PYTHON, [every for _, every in TEXTS]], _made_of)
 
 
 def _made_of(modules: Iterator[Document]) -> Iterator[Document]:

@@ -8,6 +8,7 @@ modules of `code` parse under Python 3.11, and use no syntax that later versions
 from __future__ import annotations
 
 import ast
+import sys
 import warnings
 
 from poscli.data.corpora import CORPORA, Kind, derived_source, of_each
@@ -15,11 +16,12 @@ from poscli.data.source import Source
 
 SMALLEST_BYTES = 4_000
 VERSION = 1  # raise it when the documents change
+PYTHON = sys.version_info[:2]  # which decides what modules can be parsed
 
 
 def source(argument: str = "") -> Source:
     """The corpus `prose[:CORPUS]`."""
-    return derived_source("prose", argument, VERSION, of_each(docstrings))
+    return derived_source("prose", argument, [VERSION, *PYTHON], of_each(docstrings))
 
 
 def docstrings(content: bytes) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind, derived_source, of_each
-from poscli.data.corpora.prose import parsed
+from poscli.data.corpora.prose import PYTHON, parsed
 from poscli.data.source import Source
 
 SMALLEST_BYTES = 4_000
@@ -29,7 +29,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def source(argument: str = "") -> Source:
     """The corpus `records[:CORPUS]`."""
-    return derived_source("records", argument, VERSION, of_each(function_records))
+    return derived_source("records", argument, [VERSION, *PYTHON], of_each(function_records))
 
 
 def function_records(content: bytes) -> bytes:
