@@ -20,6 +20,7 @@ from poscli.config.run import TUNING_SEED, OtherCorpus, RunConfig
 from poscli.data import Tokenizer, load_corpus, source_of
 from poscli.data.ngram import window_gains, window_lengths
 from poscli.data.profile import distance_profile
+from poscli.data.source import Source
 from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.evaluate import evaluate_run, is_evaluated, refuse_unfinished, settings_of
 from poscli.evaluation.measure import EvaluationSetup
@@ -180,16 +181,18 @@ def refuse_other_corpus(config: RunConfig, request: ExtrapolateRequest) -> None:
     if request.recalibrate is not None:
         raise UsageError(f"{given} and --recalibrate {request.recalibrate} exclude each other; leave one of them out")
     for corpus in request.on:
-        if (other := source_of(corpus)).whole and other.origins & _origins(config.corpus):
-            raise UsageError(f"--on {corpus}: {config.encoding} was trained on text of it; leave out `whole:`")
+        other, own = source_of(corpus), _source_if_there(config.corpus)
+        if own is not None and other.shows_held_out(own):
+            instead = "leave out `whole:`" if other.whole else f"name {own.spec}, or what is made of that"
+            raise UsageError(f"--on {corpus}: {config.encoding} was trained on text of it; {instead}")
 
 
-def _origins(corpus: str) -> frozenset[str]:
-    """The files or corpora that a corpus is made of; none if they are gone."""
+def _source_if_there(corpus: str) -> Source | None:
+    """The source of a corpus; None if its files are gone."""
     try:
-        return source_of(corpus).origins
+        return source_of(corpus)
     except (DataError, UsageError):
-        return frozenset()
+        return None
 
 
 def evaluate(

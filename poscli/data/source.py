@@ -33,6 +33,18 @@ class Source:
     read: Callable[[], Reading]  # each call reads anew; raises DataError, and so does iterating over the documents
     whole: bool = False  # nothing is set aside for training
     made_of: frozenset[str] = frozenset()  # the files or corpora that are read, if there is more to say than the spec
+    split_of: str = ""  # the spec of the corpus that divides its documents; "" for itself
+
+    def shows_held_out(self, trained_on: Source) -> bool:
+        """Whether a model that was trained on another source may have seen what this one holds out for scoring.
+
+        That is so where both read a common file, unless one corpus divides the documents of both, or a data set has a
+        division of its own (`hf:`).
+        """
+        if not self.origins & trained_on.origins:
+            return False
+        both = [each.split_of or each.spec for each in (self, trained_on)]
+        return self.whole or not (both[0] == both[1] or all(spec.startswith("hf:") for spec in both))
 
     @property
     def origins(self) -> frozenset[str]:

@@ -147,3 +147,11 @@ def test_two_texts_are_two_rows_and_no_mean(tmp_path: Path) -> None:
     alone = api.extrapolate(run, on=[third], **SETTINGS).by_length
     assert list(rows["bpb"][2:]) == list(alone["bpb"])
     assert f"alibi on {third}" in repr(measured)
+
+
+def test_text_that_was_trained_on_is_not_scored_under_another_division(tmp_path: Path) -> None:
+    own = write(tmp_path / "own", 12, seed=0)
+    run = trained(own, tmp_path / "out")
+    with pytest.raises(UsageError, match=r"alibi was trained on text of it; name text:.*own, or what is made of that"):
+        api.extrapolate(run, on=[f"{own}/3.txt"], **SETTINGS)
+    assert set(api.extrapolate(run, on=[f"spliced:{own}"], **SETTINGS).rows["trained_on"]) == {own}

@@ -72,7 +72,8 @@ def derived_source(kind: str, argument: str, stamp: Any, change: Change, options
         documents, origin = divided(base)
         return Reading(change(documents), origin)
 
-    return Source(spec, [stamp, "splits of the base", base.stamp], read, made_of=base.origins)
+    stamps = [stamp, "splits of the base", base.stamp]
+    return Source(spec, stamps, read, made_of=base.origins, split_of=base.split_of or base.spec)
 
 
 def of_each(change: Callable[[bytes], bytes]) -> Change:
