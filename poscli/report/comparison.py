@@ -172,14 +172,9 @@ def compare_named(
     if protocol not in known:
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
     ours, theirs = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
+    ours, theirs = alike(ours, theirs, trained or {})
     for selected in (ours, theirs):
         refuse_several_per_seed(selected)
-        made = {trained[run].decisive for run in set(selected["run_id"]) if trained and run in trained}
-        if len(made) > 1:
-            raise UsageError(
-                f"the runs of {selected['encoding'].iloc[0]} differ in more than the seed: "
-                f"{listed(sorted(set(selected['run_id'])))}; name single runs by their ids"
-            )
     lengths = sorted(set(ours["length"]) & set(theirs["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
@@ -229,6 +224,27 @@ def refuse_several_per_seed(rows: pd.DataFrame) -> None:
                 f"{part['encoding'].iloc[0]} has {len(part)} runs of seed {seed}, which differ in more than the seed: "
                 f"{listed(sorted(part['run_id']))}; name single runs by their ids"
             )
+
+
+def alike(
+    ours: pd.DataFrame, theirs: pd.DataFrame, trained: Mapping[str, Trained]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The runs of two selections that were made alike, where one of them has runs that differ in more than the seed.
+
+    UsageError if the two have not one such way in common.
+    """
+    ways = {run: known.decisive for run, known in trained.items()}
+    made = [each["run_id"].map(ways).fillna("") for each in (ours, theirs)]
+    if all(each.nunique() == 1 for each in made):
+        return ours, theirs
+    common = set(made[0]) & set(made[1])
+    if len(common) == 1:
+        return ours[made[0].isin(common)], theirs[made[1].isin(common)]
+    selected = ours if made[0].nunique() > 1 else theirs
+    raise UsageError(
+        f"the runs of {selected['encoding'].iloc[0]} differ in more than the seed: "
+        f"{listed(sorted(set(selected['run_id'])))}; name single runs by their ids"
+    )
 
 
 def _called(rows: pd.DataFrame) -> str:

@@ -179,7 +179,7 @@ def test_the_screening_of_a_model_of_one_layer_is_the_loss_at_the_end_of_inputs(
     hiding = asked(tmp_path, ["rope+window"], tokens=STRIDE)
     losses_of_windows, failed = budget.screened(hiding.work[0], hiding.work[1:], seconds=0)
     assert list(losses_of_windows.values()) == [math.inf]
-    assert list(failed.values()) == ["it hides tokens, of which a screening says nothing"]
+    assert list(failed.values()) == ["its windows are not the model's own, of which a screening says nothing"]
     assert losses == pytest.approx({run: full[run] for run in losses}, rel=1e-4)
     assert max(losses.values()) - min(losses.values()) > 1e-3
 
