@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import ALIBI, NANO, assert_refused, cli, run_of
+from cli_runner import ALIBI, NANO, SHORT, SUITE, assert_refused, cli, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.commands import torture
@@ -213,3 +213,16 @@ def test_a_long_value_is_cut_in_its_middle() -> None:
     assert line.startswith("there is no encoding 'xxx")
     assert line.endswith("`poscli ls encodings` shows all")
     assert " ... " in line
+
+
+@pytest.mark.parametrize("words", [ALIBI, ("extrapolate", *SHORT), ("run", "tiny.toml")], ids=["train", "other", "run"])
+def test_work_of_more_than_an_hour_is_asked_for(
+    words: tuple[object, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal there is nobody to ask. From Python it begins at once."""
+    (here / "tiny.toml").write_text(SUITE)
+    if words[0] == "extrapolate":
+        assert cli(*ALIBI).code == 0
+    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", -1.0)
+    assert_refused(words, 2, "give --yes to start all the same", notes=3)
+    assert cli(*words, "--yes").code == 0
