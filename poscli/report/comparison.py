@@ -234,7 +234,7 @@ def alike(
     UsageError if the two have not one such way in common.
     """
     ways = {run: known.decisive for run, known in trained.items()}
-    made = [each["run_id"].map(ways).fillna("") for each in (ours, theirs)]
+    made = [each["run_id"].map(lambda run: ways.get(run, "")) for each in (ours, theirs)]
     if all(each.nunique() == 1 for each in made):
         return ours, theirs
     common = set(made[0]) & set(made[1])
