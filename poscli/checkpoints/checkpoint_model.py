@@ -412,7 +412,8 @@ class CheckpointModel:
         wanted: Engine | None = None,
     ) -> None:
         self.stock, self.architecture, self._seats = stock, architecture, seats
-        self.encodings, self.wanted = _on_devices(encodings, devices_of_layers(stock)), wanted
+        self._devices = devices_of_layers(stock)
+        self.encodings, self.wanted = _on_devices(encodings, self._devices), wanted
 
     @property
     def shape(self) -> Shape:
@@ -466,7 +467,7 @@ class CheckpointModel:
         cache (`Cache.for_others`), keys and values were computed from hidden states under that model's encodings, and
         only the positions are those of this model.
         """
-        places = zip(self.encodings, devices_of_layers(self.stock), strict=True)
+        places = zip(self.encodings, self._devices, strict=True)
         distinct = {id(encoding): (encoding, device) for encoding, device in places}
         seats, tokens = self._seats, tokens_BT.shape[1]
         seats.encodings, seats.tokens, seats.wanted = self.encodings, tokens, self.wanted

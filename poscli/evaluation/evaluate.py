@@ -71,6 +71,8 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
         with together():
             if ranks().first:
                 held.enter_context(run.locked())
+                if run.trained:  # a folder of its own, which no training repairs
+                    run.files.forget_damaged()
                 if not force:
                     _discard_damaged(run, task)
             known = ranks().first and not force and is_evaluated(run, settings)
@@ -112,8 +114,6 @@ def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
 
 def _discard_damaged(run: Run, task: Task) -> None:
     """Remove what says that a run is evaluated if its evaluation is damaged, which a note tells."""
-    if run.trained:  # a folder of its own, which no training repairs
-        run.files.forget_damaged()
     if fault := fault_of(run, task.columns):
         note(f"{fault}: evaluating {run.id} again")
         run.files.remove(EVALUATED)

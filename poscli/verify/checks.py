@@ -278,7 +278,9 @@ def decoding(tested: SpecUnderTest) -> str:
     if tested.rescales:  # keys of deeper layers were computed when the text was shorter, so each layer is a model
         if any("embed" in encoding.blanks for encoding in tested.encodings):
             raise Skipped("the embedding depends on the total length, as declared")
-        layers = [SpecUnderTest(str(Spec((leaves,))), tested.seed) for leaves in parse(tested.spec).layers]
+        layers = [
+            SpecUnderTest(str(Spec((leaves,))), tested.seed) for leaves in dict.fromkeys(parse(tested.spec).layers)
+        ]
         models = [each.fresh(layers=1).eval() for each in layers]
         count = 2 * LENGTH if tested.takes(2 * LENGTH) else LENGTH
     found = []

@@ -92,11 +92,12 @@ def test_other_encodings_stand_beside_the_trained_one_and_a_refused_one_writes_n
     assert set(rows["encoding"]) == {"rope", "rope as none", "rope as rope+window"}
     full = rows[(rows["protocol"] == "sliding") & (rows["variant"] == "full")].set_index("encoding")["nll"]
     assert full["rope as rope+window"] == pytest.approx(full["rope"], rel=1e-6)  # the window is as long as the text
-    for part in tmp_path.glob("runs/*/as/*/MANIFEST.json"):  # no training writes it anew
-        part.write_text(part.read_text()[:20])
-    again = cli(*short, "--as", "none", "--as", "window", "--json")
-    assert again.code == 0, again.err
-    assert [row["nll"] for row in again.json] == list(rows["nll"])
+    for anew in ((), ("--force",)):
+        for part in tmp_path.glob("runs/*/as/*/MANIFEST.json"):  # no training writes it anew
+            part.write_text(part.read_text()[:20])
+        again = cli(*short, "--as", "none", "--as", "window", *anew, "--json")
+        assert again.code == 0, again.err
+        assert [row["nll"] for row in again.json] == list(rows["nll"])
     before = snapshot(tmp_path)
     refused = cli(*short, "--as", "t5")
     assert (refused.code, snapshot(tmp_path)) == (2, before)
