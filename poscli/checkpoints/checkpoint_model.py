@@ -13,7 +13,6 @@ Shapes: B windows, T tokens, H heads, G heads of keys and values, D head width, 
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import warnings
@@ -22,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +30,7 @@ from torch import Tensor, nn
 from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.source import config_in
+from poscli.checkpoints.spread import devices_of_layers, on_devices, placement, weight_of
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.equation.composed import leaf_encodings
@@ -44,7 +43,6 @@ from poscli.system.errors import DataError, UsageError
 # contrast, adds ALiBi twice in version 4.57.)
 EAGER = ("gpt2",)
 SINK = "sink-logit"  # the encoding whose numbers the attention modules of gpt-oss hold
-SHARE_OF_WEIGHTS = 0.8  # of a GPU's free memory; the rest is for what layers compute
 MOST_SAID = 300  # characters of what transformers says of a checkpoint that it cannot load
 
 
@@ -93,25 +91,6 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
             f"weight files, such as {min(unused)}"
         )
     return model
-
-
-def placement(folder: Path, dtype: torch.dtype | None, device: torch.device) -> dict[str, Any]:
-    """What transformers is told of where the weights in a folder go: nothing if they fit on the device.
-
-    Otherwise whole layers are spread over all GPUs, and over main memory where these are too small. This needs two GPUs
-    or more, a device that names none of them ("cuda", not "cuda:0"), and the package accelerate; without these,
-    nothing.
-    """
-    if (
-        device.type != "cuda"
-        or device.index is not None
-        or torch.cuda.device_count() < 2
-        or not find_spec("accelerate")
-    ):
-        return {}
-    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    needed = stored * (2 if dtype is torch.float32 else 1)  # most are stored in half precision
-    return {"device_map": "auto"} if needed > SHARE_OF_WEIGHTS * torch.cuda.mem_get_info(device)[0] else {}
 
 
 def stock_logits(stock: Any, tokens_BT: Tensor, folder: Path) -> Tensor:
@@ -317,21 +296,10 @@ def learned_of(stock: Any) -> LearnedPositions:
     """What the layers of a stock model have learned of positions."""
     trunk = trunk_of(stock)
     if (table := _table_of(trunk)) is not None:
-        rows = _weight(table, "weight")
+        rows = weight_of(table, "weight")
         return LearnedPositions(rows[getattr(table, "offset", 0) :])  # OPT has rows before the first position
     attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in getattr(trunk, "layers", ())]
-    return LearnedPositions(sinks=[_weight(each, "sinks") for each in attentions if hasattr(each, "sinks")])
-
-
-def _weight(module: nn.Module, name: str) -> Tensor:
-    """A weight of a module; a copy, if accelerate keeps it elsewhere until the module computes."""
-    weight: Tensor = getattr(module, name)
-    if not weight.is_meta:
-        return weight
-    from accelerate.utils import align_module_device
-
-    with align_module_device(module):
-        return getattr(module, name).clone()
+    return LearnedPositions(sinks=[weight_of(each, "sinks") for each in attentions if hasattr(each, "sinks")])
 
 
 def _without_masks(trunk: Any, run: Trunk, input_ids: Tensor, **_: Any) -> Any:
@@ -412,8 +380,8 @@ class CheckpointModel:
         wanted: Engine | None = None,
     ) -> None:
         self.stock, self.architecture, self._seats = stock, architecture, seats
-        self._devices = devices_of_layers(stock)
-        self.encodings, self.wanted = _on_devices(encodings, self._devices), wanted
+        self._devices = devices_of_layers(trunk_of(stock))
+        self.encodings, self.wanted = on_devices(encodings, self._devices), wanted
 
     @property
     def shape(self) -> Shape:
@@ -480,33 +448,13 @@ class CheckpointModel:
             seats.past = ()
 
 
-def devices_of_layers(stock: Any) -> list[torch.device]:
-    """On which device each layer of a stock model computes; accelerate may have spread them over several."""
-    trunk = trunk_of(stock)
-    layers = next(getattr(trunk, name) for name in ("layers", "h", "blocks") if hasattr(trunk, name))
-    first = next(stock.parameters()).device
-    places = (getattr(getattr(layer, "_hf_hook", None), "execution_device", None) for layer in layers)
-    return [first if place is None else torch.device(place) for place in places]
-
-
 def refuse_other_layers(stock: Any, known: Architecture, folder: Path) -> None:
     """DataError if transformers has made another number of layers than the config.json in a folder states."""
-    if (made := len(devices_of_layers(stock))) != (stated := len(known.layers)):
+    if (made := len(devices_of_layers(trunk_of(stock)))) != (stated := len(known.layers)):
         raise DataError(
             f"the config.json of {folder} states {stated} layers, and transformers makes {made}; keep one key for the "
             "number of layers, with that of the layers in the weights"
         )
-
-
-def _on_devices(encodings: Sequence[Encoding], devices: Sequence[torch.device]) -> tuple[Encoding, ...]:
-    """The encodings of layers, with a copy of each on every further device where one of its layers is."""
-    copies: dict[tuple[int, torch.device], Encoding] = {}
-    placed = []
-    for encoding, device in zip(encodings, devices, strict=False):  # before a model has its encodings there are none
-        if device != devices[0] and (id(encoding), device) not in copies:
-            copies[id(encoding), device] = copy.deepcopy(encoding).to(device)
-        placed.append(copies.get((id(encoding), device), encoding))
-    return tuple(placed)
 
 
 def load_checked(

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from poscli.attention import ENGINES
 from poscli.checkpoints import checkpoint_model
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.checkpoint_model import converted, load_checked, placement, trunk_of
+from poscli.checkpoints.checkpoint_model import converted, load_checked, trunk_of
 from poscli.checkpoints.source import config_in
+from poscli.checkpoints.spread import placement
 from poscli.evaluation.posthoc import with_encoding
 from poscli.model.cache import Cache
 

@@ -1,0 +1,65 @@
+"""Checkpoints that are too large for one GPU: accelerate spreads their layers, and each needs its encoding there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poscli.equation import Encoding
+
+SHARE_OF_WEIGHTS = 0.8  # of a GPU's free memory; the rest is for what layers compute
+
+
+def placement(folder: Path, dtype: torch.dtype | None, device: torch.device) -> dict[str, Any]:
+    """What transformers is told of where the weights in a folder go: nothing if they fit on the device.
+
+    Otherwise whole layers are spread over all GPUs, and over main memory where these are too small. This needs two GPUs
+    or more, a device that names none of them ("cuda", not "cuda:0"), and the package accelerate; without these,
+    nothing.
+    """
+    if (
+        device.type != "cuda"
+        or device.index is not None
+        or torch.cuda.device_count() < 2
+        or not find_spec("accelerate")
+    ):
+        return {}
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    needed = stored * (2 if dtype is torch.float32 else 1)  # most are stored in half precision
+    return {"device_map": "auto"} if needed > SHARE_OF_WEIGHTS * torch.cuda.mem_get_info(device)[0] else {}
+
+
+def devices_of_layers(trunk: Any) -> list[torch.device]:
+    """On which device each layer of a stock model without its head computes."""
+    layers = next(getattr(trunk, name) for name in ("layers", "h", "blocks") if hasattr(trunk, name))
+    first = next(trunk.parameters()).device
+    places = (getattr(getattr(layer, "_hf_hook", None), "execution_device", None) for layer in layers)
+    return [first if place is None else torch.device(place) for place in places]
+
+
+def on_devices(encodings: Sequence[Encoding], devices: Sequence[torch.device]) -> tuple[Encoding, ...]:
+    """The encodings of layers, with a copy of each on every further device where one of its layers is."""
+    copies: dict[tuple[int, torch.device], Encoding] = {}
+    placed = []
+    for encoding, device in zip(encodings, devices, strict=False):  # before a model has its encodings there are none
+        if device != devices[0] and (id(encoding), device) not in copies:
+            copies[id(encoding), device] = copy.deepcopy(encoding).to(device)
+        placed.append(copies.get((id(encoding), device), encoding))
+    return tuple(placed)
+
+
+def weight_of(module: nn.Module, name: str) -> Tensor:
+    """A weight of a module; a copy, if accelerate keeps it elsewhere until the module computes."""
+    weight: Tensor = getattr(module, name)
+    if not weight.is_meta:
+        return weight
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module):
+        return getattr(module, name).clone()
