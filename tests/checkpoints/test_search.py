@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from checkpoints import LENGTH, make
-from cli_runner import assert_refused, cli, document
+from cli_runner import ask_before_any_work, assert_refused, cli, document
 
 from poscli.checkpoints import matrix, search
 from poscli.checkpoints.advice import Advice, Candidate
@@ -184,5 +184,5 @@ def test_a_search_of_more_than_an_hour_is_asked_for_before_it_begins(
     corpus = ("--corpus", f"jsonl:{place / 'text.jsonl'}")
     asked = ("advise", place / "llama", "--target", "2x", "--search", *corpus)
     assert_refused((*asked, "--minutes", 61), 2, "this takes about", notes=1)
-    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", 0.0)
+    ask_before_any_work(monkeypatch)
     assert_refused(asked, 2, "this takes about", notes=1)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import ALIBI, NANO, SHORT, SUITE, assert_refused, cli, run_of
+from cli_runner import ALIBI, NANO, SHORT, SUITE, ask_before_any_work, assert_refused, cli, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.commands import torture
@@ -223,8 +223,6 @@ def test_work_of_more_than_an_hour_is_asked_for(
     (here / "tiny.toml").write_text(SUITE)
     if words[0] == "extrapolate":
         assert cli(*ALIBI).code == 0
-    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", -1.0)
-    # Two estimates of the same work may differ by a second, and the two runs of a refusal must print one error.
-    monkeypatch.setattr("poscli.cli.plan.duration", lambda seconds: "long")
+    ask_before_any_work(monkeypatch)
     assert_refused(words, 2, "give --yes to start all the same", notes=3)
     assert cli(*words, "--yes").code == 0

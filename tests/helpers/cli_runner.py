@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from poscli.cli import command_tree, main
 from poscli.runs.run import Run, list_runs
 
@@ -82,6 +84,8 @@ def environment(**changes: str) -> dict[str, str]:
 ONE_BY_ONE = """
 import contextlib, io, json, sys
 from unittest import mock
+
+import pytest
 from poscli.cli import main
 for command in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
@@ -173,6 +177,12 @@ def assert_refused(arguments: tuple[object, ...], code: int, words: str | tuple[
     assert document.json["exit_code"] == code
     assert f"error: {' '.join(document.json['error'].split())}" == errors(document)[0] == line
     assert snapshot(Path.cwd()) == before
+
+
+def ask_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands ask before work of any length, without its estimate, which differs from one call to the next."""
+    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", -1.0)
+    monkeypatch.setattr("poscli.cli.plan.duration", lambda seconds: "long")
 
 
 def trained(base: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_runner import assert_refused, cli, document, snapshot
+from cli_runner import ask_before_any_work, assert_refused, cli, document, snapshot
 from training_faults import Loss, change_losses
 
 from poscli import api
@@ -109,7 +109,7 @@ def test_a_trial_that_lacks_memory_is_made_again_by_the_same_command_and_refused
     (found,) = document("tune", "none", *OPTIONS)
     assert all(trial["bpb"] for trial in found["trials"])
 
-    monkeypatch.setattr("poscli.cli.plan.ASKED_FROM", -1)
+    ask_before_any_work(monkeypatch)
     assert_refused(("tune", "none", *OPTIONS, "--force"), 2, "give --yes to start all the same", notes=1)
 
 
