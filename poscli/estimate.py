@@ -42,6 +42,7 @@ from poscli.model.load import load_model
 from poscli.model.transformer import Model
 from poscli.runs.run import ENDED, FAILED_STATES, Run, open_run, run_exists
 from poscli.runs.schema import FULL
+from poscli.system.device import places_of_layers
 from poscli.system.errors import CorruptError, ForeignError, UsageError
 from poscli.system.memory import USABLE, free_memory, in_words, is_out_of_memory, unaffordable
 from poscli.system.ranks import ranks
@@ -256,7 +257,8 @@ def refuse_unaffordable_windows(config: RunConfig, settings: EvaluationSettings,
 def unaffordable_window(config: RunConfig, length: int, device: torch.device, batch: int = 1) -> str:
     """Why `batch` windows of `length` tokens certainly do not fit the memory; empty if they may."""
     size = evaluation_bytes(config, device, batch=batch, length=length)
-    return unaffordable(size, device) if unaffordable(size / CERTAIN, device) else ""
+    where = (device,) if config.checkpoint is None else places_of_layers(device)
+    return unaffordable(size, *where) if unaffordable(size / CERTAIN, *where) else ""
 
 
 def refuse_unaffordable_losses(task: Task, windows: Windows) -> None:

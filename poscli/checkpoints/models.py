@@ -24,6 +24,7 @@ from poscli.model.held import once
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, open_run, run_exists
 from poscli.specs import parse
+from poscli.system.device import places_of_layers
 from poscli.system.errors import CorruptError, DataError, UsageError, near
 from poscli.system.memory import unaffordable
 from poscli.system.provenance import describe
@@ -90,7 +91,7 @@ def checkpoint_at(
         raise UsageError(f"--precision {precision!r}: {near(precision, ['auto', *FORMATS.values()])}")
     if precision == "auto":
         precision = "float32" if kind == "float16" and device.type == "cpu" else kind
-    if why := unaffordable(parameters * getattr(torch, precision).itemsize, device):
+    if why := unaffordable(parameters * getattr(torch, precision).itemsize, *places_of_layers(device)):
         raise UsageError(f"{source.spec} with {parameters:,} parameters in {precision} {why}; use a larger machine")
     width = known.shape.width
     sizes = {"layers": len(known.layers), "width": width, "heads": known.heads}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from poscli.equation import Encoding
+from poscli.system.device import places_of_layers
+from poscli.system.memory import free_memory
 
 SHARE_OF_WEIGHTS = 0.8  # of a GPU's free memory; the rest is for what layers compute
 
@@ -19,20 +20,13 @@ SHARE_OF_WEIGHTS = 0.8  # of a GPU's free memory; the rest is for what layers co
 def placement(folder: Path, dtype: torch.dtype | None, device: torch.device) -> dict[str, Any]:
     """What transformers is told of where the weights in a folder go: nothing if they fit on the device.
 
-    Otherwise whole layers are spread over all GPUs, and over main memory where these are too small. This needs two GPUs
-    or more, a device that names none of them ("cuda", not "cuda:0"), and the package accelerate; without these,
-    nothing.
+    Otherwise accelerate puts whole layers on one GPU after the other, and into main memory where these are too small,
+    if `places_of_layers` allows for that.
     """
-    if (
-        device.type != "cuda"
-        or device.index is not None
-        or torch.cuda.device_count() < 2
-        or not find_spec("accelerate")
-    ):
-        return {}
+    first, *others = places_of_layers(device)
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     needed = stored * (2 if dtype is torch.float32 else 1)  # most are stored in half precision
-    return {"device_map": "auto"} if needed > SHARE_OF_WEIGHTS * torch.cuda.mem_get_info(device)[0] else {}
+    return {"device_map": "auto"} if others and needed > SHARE_OF_WEIGHTS * free_memory(first) else {}
 
 
 def devices_of_layers(trunk: Any) -> list[torch.device]:

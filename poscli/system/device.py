@@ -8,6 +8,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -33,6 +34,16 @@ def device_of(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"--device {name}: poscli runs on cpu and cuda")
     return device
+
+
+def places_of_layers(device: torch.device) -> tuple[torch.device, ...]:
+    """Where the layers of a model that is too large for a device may lie: first on it.
+
+    For "cuda", which names no GPU, these are all GPUs and then main memory, if there are two GPUs or more and the
+    package accelerate; otherwise the device alone.
+    """
+    gpus = torch.cuda.device_count() if device == torch.device("cuda") and find_spec("accelerate") else 1
+    return (device,) if gpus < 2 else (*(torch.device("cuda", n) for n in range(gpus)), torch.device("cpu"))
 
 
 def device_name(device: torch.device) -> str:

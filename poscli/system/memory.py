@@ -56,9 +56,9 @@ def free_memory(device: torch.device) -> float:
     return min(_free_of_system(), free_of_container())
 
 
-def unaffordable(size: float, device: torch.device) -> str:
-    """Why work that needs `size` bytes should not be started on a device; empty if it fits."""
-    free = free_memory(device)
+def unaffordable(size: float, *devices: torch.device) -> str:
+    """Why work that needs `size` bytes should not be started on devices that share it; empty if it fits."""
+    free = sum(map(free_memory, devices))
     if size <= USABLE * free:
         return ""
     return f"needs about {in_words(size)}, {in_words(free)} are free"

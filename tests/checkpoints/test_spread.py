@@ -17,10 +17,13 @@ from poscli.attention import ENGINES
 from poscli.checkpoints import checkpoint_model
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import converted, load_checked, trunk_of
+from poscli.checkpoints.models import checkpoint_at
 from poscli.checkpoints.source import config_in
 from poscli.checkpoints.spread import placement
+from poscli.estimate import unaffordable_window
 from poscli.evaluation.posthoc import with_encoding
 from poscli.model.cache import Cache
+from poscli.system.errors import UsageError
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 TOKENS = torch.arange(2 * LENGTH)[None] % 61
@@ -67,6 +70,27 @@ def test_a_model_is_spread_where_one_gpu_is_too_small_and_any_will_do(
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**10))
     assert placement(folder, torch.bfloat16, torch.device(device)) == ({"device_map": "auto"} if spread else {})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "share", "refused"), [(2, 0.5, False), (1, 0.5, True), (2, 0.25, True), (1, 1.2, False), (12, 0.1, False)]
+)
+def test_a_model_must_fit_all_places_where_its_layers_may_lie(
+    gpus: int, share: float, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each GPU, and main memory, has a share of what the weights take, nine tenths of which may be used."""
+    folder = make("llama", tmp_path / "llama")
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("poscli.system.memory.free_memory", lambda _: share * weights)
+    monkeypatch.setattr("poscli.checkpoints.spread.free_memory", lambda _: share * weights)
+    assert bool(placement(folder, torch.float32, torch.device("cuda"))) == (gpus > 1)
+    if refused:
+        with pytest.raises(UsageError, match="use a larger machine"):
+            checkpoint_at(str(folder), torch.device("cuda"), precision="float32")
+        return
+    read = checkpoint_at(str(folder), torch.device("cuda"), precision="float32")
+    assert unaffordable_window(read.run, LENGTH, torch.device("cuda")) == ""
 
 
 class Moved:

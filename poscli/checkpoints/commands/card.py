@@ -40,7 +40,7 @@ def card(
     """
     from poscli.checkpoints.card import card_of, read_subject
     from poscli.checkpoints.source import find
-    from poscli.system.device import device_of
+    from poscli.system.device import device_of, places_of_layers
     from poscli.system.memory import unaffordable
 
     if device != "cpu" and not probe:
@@ -56,7 +56,7 @@ def card(
         refuse_quantised(subject.config, source.spec)
         where = device_of(device)
         size = sum((source.folder / name).stat().st_size for name in source.weights)
-        if why := unaffordable(size, where):
+        if why := unaffordable(size, *places_of_layers(where)):
             raise UsageError(f"{source.spec} {why}; leave out --probe, or use a larger machine")
         probed = probe_checkpoint(source.folder, subject, where)
     document = {"model": source.spec} | facts.to_json() | {"probe": probed and asdict(probed)}
