@@ -144,6 +144,8 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/pip
 
 # In a target of its own, which `make --jobs=2` makes while pip downloads.
 $(CHROMIUM): | $(BIN)/pip
+	command -v chromedriver > /dev/null || { command -v apt-get > /dev/null || \
+		{ echo "install chromium and chromedriver, then repeat" >&2; false; }; }
 	command -v chromedriver > /dev/null || apt-get install -y chromium chromium-driver || \
 		(apt-get update && apt-get install -y chromium chromium-driver)
 	touch $@

@@ -33,7 +33,7 @@ from poscli.data.source import PARTS, Source
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note
 from poscli.system.errors import DataError
-from poscli.system.files import cache_folder, make_in_cache, sha256, sync_folder
+from poscli.system.files import cache_folder, make_in_cache, sha256, sync, sync_folder
 
 INDEX = "index.json"
 ARRAYS = tuple(f"{split}.{array}.npy" for split in PARTS for array in ("tokens", "starts"))
@@ -117,7 +117,7 @@ def _build(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
 def _synced(path: Path) -> os.stat_result:
     """Wait until a file has reached the disk."""
     with path.open("r+b") as file:
-        os.fsync(file.fileno())
+        sync(file.fileno())
         return os.fstat(file.fileno())
 
 

@@ -16,6 +16,7 @@ import platform
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -72,12 +73,22 @@ def _loaded() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _compiler() -> str:
-    """The path of a C++ compiler: that of the variable CXX, or the first that is found."""
-    wanted = os.environ.get("CXX", "")
+    """The path of a C++ compiler: that of the variable CXX, or the first that is found.
+
+    Apple's, in /usr/bin of macOS, is passed over: it has no OpenMP, and where it is not installed its name opens a
+    window that offers to install it.
+    """
+    wanted, apples = os.environ.get("CXX", ""), 0
     for name in [wanted] if wanted else COMPILERS:
-        if path := shutil.which(name):
+        path = shutil.which(name)
+        if path and sys.platform == "darwin" and path.startswith("/usr/bin/") and not wanted:
+            apples += 1
+        elif path:
             return path
-    raise _Unavailable(f"CXX={wanted} is not found" if wanted else f"no C++ compiler ({', '.join(COMPILERS)}) is found")
+    if wanted:
+        raise _Unavailable(f"CXX={wanted} is not found")
+    but = " but Apple's, which has no OpenMP; CXX may name another" if apples else ""
+    raise _Unavailable(f"no C++ compiler ({', '.join(COMPILERS)}) is found{but}")
 
 
 def _proven(compiler: str) -> ctypes.CDLL:

@@ -33,7 +33,7 @@ def write_atomic(path: Path, content: bytes | str) -> None:
                 rest = memoryview(content.encode() if isinstance(content, str) else content)
                 while rest:
                     rest = rest[os.write(handle, rest) :]
-                os.fsync(handle)
+                sync(handle)
                 if os.name != "nt":  # mkstemp makes files private
                     mask = os.umask(0)
                     os.umask(mask)
@@ -136,13 +136,24 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sync(handle: int) -> None:
+    """Wait until what was written to an open file or folder is on the disk, where a power failure leaves it."""
+    if sys.platform == "darwin":  # whose fsync waits until the drive has it, perhaps in its memory only
+        import fcntl
+
+        with contextlib.suppress(OSError):  # some file systems cannot do more
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
+
+
 def sync_folder(path: Path) -> None:
     """Sync a folder to disk, so that a rename inside it survives a power failure. Does nothing on Windows."""
     if os.name == "nt":  # folders cannot be opened, and the file system journals renames
         return
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync(handle)
     finally:
         os.close(handle)
 

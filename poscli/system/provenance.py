@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,11 @@ def commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True)
-    return done.stdout.strip()
+    return _said_by("git", "-C", str(root), *arguments)
+
+
+def _said_by(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
 def machine() -> str:
@@ -51,8 +55,17 @@ def cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
         lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    said: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        said.setdefault(name.strip(), value.strip())  # each processor has the same lines
+    if "model name" in said:
+        return said["model name"]
+    if sys.platform == "darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            return _said_by("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+    numbers = [f"{name} {said[name]}" for name in ("CPU implementer", "CPU part") if name in said]  # of ARM
+    return ", ".join([platform.processor() or platform.machine(), *numbers])
 
 
 def measured_on(device: torch.device) -> dict[str, str]:

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -283,8 +284,8 @@ def _start(device_type: str, rank: int, count: int) -> bool:
 
     global _groups
     if _is_local():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     _groups += 1
     if not _all_here(f"poscli/here/{_groups}", count):
         return False

@@ -6,6 +6,8 @@ import ctypes
 import functools
 import os
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +93,12 @@ def test_without_a_compiler_that_works_torch_takes_over(
     monkeypatch.setenv(name, fake_compiler(tmp_path, value) if " " in value else value)
     assert_torch_takes_over(reason, capsys)
     assert not list(fresh.glob("*"))
+
+
+def test_apples_compiler_is_not_asked_for_openmp_that_it_lacks(fresh, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert_torch_takes_over("is found but Apple's, which has no OpenMP; CXX may name another", capsys)
 
 
 @needs_kernels

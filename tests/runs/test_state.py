@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import sys
@@ -88,6 +90,27 @@ def test_a_file_reaches_the_disk_in_pieces_before_it_has_its_name_and_folders_do
     assert (temporary.parent, temporary.suffix, folder) == (tmp_path / "a" / "b", ".tmp", tmp_path / "a" / "b")
     (file,) = folder.iterdir()
     assert (file.name, file.read_text(), file.stat().st_mode & 0o777) == ("file", "whole content", 0o640)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="made to look like macOS")
+@pytest.mark.parametrize("can", [True, False])
+def test_on_macos_the_drive_itself_is_asked_where_the_file_system_can(
+    can: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def asks_drive(_: int, what: int) -> None:
+        asked.append(f"the drive by {what}")
+        if not can:
+            raise OSError(errno.ENOTSUP, "not supported")
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", asks_drive)
+    monkeypatch.setattr(os, "fsync", lambda _: asked.append("the system"))
+    write_atomic(tmp_path / "file", "content")
+    once = ["the drive by 51"] if can else ["the drive by 51", "the system"]
+    assert asked == 2 * once  # the file and its folder
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -43,6 +45,28 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_machine_has_the_name_that_it_is_given_on_one_line(named: str, expected: str, monkeypatch) -> None:
     monkeypatch.setenv("POSCLI_MACHINE", named)
     assert machine() == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "listed", "expected"),
+    [
+        (
+            "linux",
+            "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n\nprocessor\t: 1\nmodel name\t: Another\n",
+            "A CPU @ 2 GHz",
+        ),
+        ("linux", "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "some, CPU implementer 0x41, CPU part 0xd0c"),
+        ("darwin", "", "Apple M7"),
+    ],
+)
+def test_processors_of_every_system_have_a_name_of_their_own(
+    system: str, listed: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "processor", lambda: "some")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: listed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="Apple M7\n"))
+    assert cpu.__wrapped__() == expected
 
 
 def test_results_name_the_commit_of_the_source_tree_and_whether_it_was_changed() -> None:
