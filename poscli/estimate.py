@@ -11,6 +11,7 @@ Memory is counted (poscli/config/size.py). A step that may not fit is tried, and
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from poscli.attention import Place, attend, choose
 from poscli.config.run import RunConfig
-from poscli.config.size import encoding_share, evaluation_bytes, run_parameters, training_bytes
+from poscli.config.size import encoding_share, evaluation_bytes, run_parameters, training_bytes, weight_bytes
 from poscli.equation import Encoding, Unsupported
 from poscli.evaluation.evaluate import is_evaluated
 from poscli.evaluation.measure import PASS_TOKENS, EvaluationSetup
@@ -254,9 +255,14 @@ def refuse_unaffordable_windows(config: RunConfig, settings: EvaluationSettings,
         raise UsageError(f"evaluating {config.encoding} on {longest} tokens {why}; lower {option}")
 
 
-def unaffordable_window(config: RunConfig, length: int, device: torch.device, batch: int = 1) -> str:
-    """Why `batch` windows of `length` tokens certainly do not fit the memory; empty if they may."""
-    size = evaluation_bytes(config, device, batch=batch, length=length)
+def unaffordable_window(
+    config: RunConfig, length: int, device: torch.device, batch: int = 1, *, loaded: bool = False
+) -> str:
+    """Why `batch` windows of `length` tokens certainly do not fit the memory; empty if they may.
+
+    The weights must fit as well, unless they are `loaded`.
+    """
+    size = evaluation_bytes(config, device, batch=batch, length=length) - (weight_bytes(config) if loaded else 0)
     where = (device,) if config.checkpoint is None else places_of_layers(device)
     return unaffordable(size, *where) if unaffordable(size / CERTAIN, *where) else ""
 
@@ -415,8 +421,12 @@ def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
 
 
 def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) -> float:
-    """Seconds of a step: the median of some, without the first, which also loads kernels, unless it is long."""
+    """Seconds of a step: the median of some, without the first, which also loads kernels.
+
+    On a CPU the first is enough if it is long; on a GPU, kernels may have been compiled in it.
+    """
     model = fresh_model(config, task.vocab, device)
+    assert model.choices  # to choose may mean to compile and to try kernels, which no step has to do again
     optimizer, memory = Optimizer(model, config.recipe, config.steps), Memory(config.model.memory)
     batch = task.batch(size=windows, length=config.length, seed=config.seed, step=0)
     seconds: list[float] = []
@@ -433,7 +443,7 @@ def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) ->
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.monotonic() - start)
-        if seconds[0] > 1:
+        if seconds[0] > 1 and device.type == "cpu":
             return seconds[0]
     return statistics.median(seconds[1:])
 
@@ -495,8 +505,11 @@ def attention_pace(encodings: Sequence[Encoding], like: LanguageModel) -> PassPa
 @torch.inference_mode()
 def _attention_pace(encoding: Encoding, like: LanguageModel) -> PassPace:
     """The pace of attention on one layer."""
-    shape, device, dtype = like.shape, like.device, like.attention_dtype
+    shape, dtype = like.shape, like.attention_dtype
+    own = itertools.chain(encoding.parameters(), encoding.buffers())  # of a model on several GPUs, each has its own
+    device = next((tensor.device for tensor in own), like.device)
     engine = choose(encoding, None, Place(device.type, dtype, shape.head_width, gradient=False, here=device)).engine
+    least = SHORT if device.type == "cpu" else 8 * SHORT  # a GPU takes as long for fewer tokens
 
     def seconds(tokens: int) -> float:
         """Per token; the shorter of two runs."""
@@ -510,10 +523,10 @@ def _attention_pace(encoding: Encoding, like: LanguageModel) -> PassPace:
         return min(found) / tokens
 
     try:
-        short, long = seconds(SHORT), seconds(4 * SHORT)
+        short, long = seconds(least), seconds(4 * least)
     except Unsupported:
         return 0.0, 0.0  # beyond its longest length nothing is measured
-    return _line(SHORT, short, long)
+    return _line(least, short, long)
 
 
 def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> PassPace:
@@ -533,7 +546,7 @@ def _line(length: int, short: float, long: float) -> PassPace:
 
 @torch.inference_mode()
 def _pass(model: LanguageModel, length: int, part: int, device: torch.device, windows: int = 0) -> float:
-    """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short.
+    """Seconds per token of a forward pass over windows of a length; of the second, on a CPU of the first if it is long.
 
     Without a number of `windows`, there are as many as an evaluation reads together.
     """
@@ -543,7 +556,7 @@ def _pass(model: LanguageModel, length: int, part: int, device: torch.device, wi
         for _, logits in model.logits_in_slices(tokens, length // part):
             logits.sum().item()  # waits for the device
         seconds = time.monotonic() - start
-        if seconds > 1:
+        if seconds > 1 and model.device.type == "cpu":
             break
     return seconds / tokens.numel()
 

@@ -213,8 +213,8 @@ def evaluate(
             if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
                 recalibrate(setup.run, setup.task, setup.device)
             tables.append(evaluate_run(setup, force=force))
-    for setup in setups if why else ():
-        explain(setup, judge)
+        for setup in setups if why else ():
+            explain(setup, judge)
     return tables
 
 

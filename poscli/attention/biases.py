@@ -60,6 +60,11 @@ def is_gentle(c_BHT: Tensor, rows: int) -> bool:
     return float((c_BHT[..., last] - c_BHT[..., first]).detach().abs().max()) <= STEEP
 
 
+def _is_steep(c_BHS: Tensor, rows: int) -> bool:
+    """Whether a potential needs a number for each pair of a query of a block, the last tokens, and a key."""
+    return rows > 1 and not is_gentle(c_BHS[..., -rows:], rows)
+
+
 def gentle_rows(c_BHT: Tensor, most: int, least: int) -> int:
     """The queries of a block within which a potential is gentle: `most`, halved until it is, or at `least`."""
     rows = most
@@ -219,9 +224,10 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
     if "relative_queries" in vectors:
         k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
-    if "potential" in encoding.blanks and (of_tier(encoding.blanks, "row") or is_narrow(bias.dtype)):
+    c_BHS = potentials(encoding, x)
+    if c_BHS is not None and (of_tier(encoding.blanks, "row") or is_narrow(bias.dtype) or _is_steep(c_BHS, rows)):
         bias = bias + _term(encoding, "potential", x).flip(-2)
-    elif (c_BHS := potentials(encoding, x)) is not None:
+    elif c_BHS is not None:
         bias = bias + added_to_keys(c_BHS, keys - rows, slice(None), x.q_BHTD.dtype)
     for blank in _by_pairs(encoding):
         term = _term(encoding, blank, x).flip(-2)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import at_even_distances, biased_blocks, biases, joined
+from poscli.attention.biases import at_even_distances, biased_blocks, biases, is_narrow, joined
 from poscli.attention.place import BlockSizes
 from poscli.attention.skew import descending, unskew
 from poscli.equation import Encoding, Operands
@@ -16,9 +16,16 @@ from poscli.equation.reference import beside_null, relative_values, tempered
 
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
-    """Attention output `[B, H, T, E]` of any encoding."""
+    """Attention output `[B, H, T, E]` of any encoding.
+
+    Evaluations in half precision compute scores in float32, as fused kernels do: bfloat16 rounds scores above 32 to
+    quarters.
+    """
+    dtype = x.v_BHSE.dtype
+    if is_narrow(dtype) and not torch.is_grad_enabled():
+        x = replace(x, q_BHTD=x.q_BHTD.float(), k_BHSD=x.k_BHSD.float(), v_BHSE=x.v_BHSE.float())
     blocks = biased_blocks(encoding, replace(x, carried={}), sizes, dense=True)
-    return joined((_block(encoding, block, bias) for block, bias in blocks), x)
+    return joined((_block(encoding, block, bias) for block, bias in blocks), x).to(dtype)
 
 
 def _block(encoding: Encoding, x: Operands, bias: Tensor) -> Tensor:

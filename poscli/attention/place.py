@@ -29,7 +29,7 @@ class Place:
 def blanks_refused(encoding: Encoding, engine: str) -> str:
     """Why an engine refuses an encoding that fills a blank that the engine does not compute; '' if it computes all.
 
-    Sinks are left out: they matter only beside a reach, and are refused by SINKS_REFUSED then.
+    Sinks are left out: they matter only beside a reach, and an engine that cannot keep them says SINKS_REFUSED then.
     """
     blanks = [blank for blank in not_computed_by(engine, encoding.blanks) if blank != "sinks"]
     if rows := [blank for blank in blanks if blank not in TERMS]:

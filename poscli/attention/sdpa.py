@@ -15,16 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.attention.biases import added_to_keys, biased_blocks, biases, is_gentle, is_narrow, joined, potentials
-from poscli.attention.place import SINKS_REFUSED, BlockSizes, Place, blanks_refused
+from poscli.attention.place import BlockSizes, Place, blanks_refused
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import tempered
 
 
 def refuses(encoding: Encoding, _: Place) -> str:
     """Why torch's fused attention cannot compute an encoding; '' if it can."""
-    if reason := blanks_refused(encoding, "sdpa"):
-        return reason
-    return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
+    return blanks_refused(encoding, "sdpa")
 
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:

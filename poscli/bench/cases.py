@@ -150,7 +150,7 @@ def engine_refusal(config: RunConfig | str, engine: str, device: torch.device, t
     place = Place(device.type, dtype, width, training, here=device)
     for encoding in build(parse(config.encoding), model.shape(config.length), seed=0):
         try:
-            choose(encoding, engine, place)
+            choose(encoding.to(device), engine, place)
         except UsageError as reason:
             return str(reason)
     return ""

@@ -64,6 +64,9 @@ def time_in_turns(
     Memory is measured in runs that are not timed, because returning freed memory to the system takes time; a function
     that runs once only is timed and measured in the same run.
     """
+    if device.type == "cuda":  # kernels may be compiled for these sizes
+        for work in works:
+            work()
     first = [_watched(work, device, check) for work in works]
     if first[0][0] > pace.seconds:
         return [Timing((seconds,), peak.mb, peak.of) for seconds, peak in first]

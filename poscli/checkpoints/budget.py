@@ -27,6 +27,7 @@ from poscli.model.held import held
 from poscli.runs.results import Tables
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError
+from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter, duration
 
 FINALISTS = 3  # encodings that the last look compares
@@ -216,7 +217,12 @@ def screened(
                     losses[run].append(end.loss(models[run]))
                 except Unsupported as error:
                     means[run], reasons[run] = math.nan, str(error)
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    means[run], reasons[run] = math.nan, "reading the end of an input under it does not fit the memory"
                 progress.advance(1, f"input {number}")
+        end.past.layers.clear()  # the next input needs the memory
         if (time.monotonic() - begun) * (number + 1) / number > seconds:
             break
     return {run: statistics.fmean(each) for run, each in losses.items() if run not in reasons} | means, reasons

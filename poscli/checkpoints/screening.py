@@ -66,4 +66,5 @@ def ends(setup: EvaluationSetup) -> Iterator[InputEnd]:
         before = length - scored
         past = Cache()
         reader.states(tokens_BT[:, :before], past)
+        past = past.for_others()  # without the keys as only the reader turns them
         yield InputEnd(past, tokens_BT[:, before:-1], tokens_BT[:, before + 1 :], size)

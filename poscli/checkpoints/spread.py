@@ -26,7 +26,13 @@ def placement(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     first, *others = places_of_layers(device)
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     needed = stored * (2 if dtype is torch.float32 else 1)  # most are stored in half precision
-    return {"device_map": "auto"} if others and needed > SHARE_OF_WEIGHTS * free_memory(first) else {}
+    if not others or needed <= SHARE_OF_WEIGHTS * free_memory(first):
+        return {}
+    most = {
+        place.index if place.type == "cuda" else "cpu": int(SHARE_OF_WEIGHTS * free_memory(place))
+        for place in (first, *others)
+    }
+    return {"device_map": "auto", "max_memory": most}
 
 
 def devices_of_layers(trunk: Any) -> list[torch.device]:

@@ -215,6 +215,8 @@ class RayCrew(Crew):
             raise UsageError(
                 f"--gpus {self.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
             )
+        if self.device.startswith("cuda:"):
+            raise UsageError(f"--device {self.device}: on a cluster each run sees its own GPUs only; use cuda, or auto")
         ray_at(self.address)
 
     def _started(self, needed: Needed, runs: Path) -> Workers:

@@ -148,11 +148,15 @@ def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) 
     return TRAINED * weights + max(activations, TEMPORARY * weights)
 
 
+def weight_bytes(config: RunConfig, vocab: int = VOCAB) -> float:
+    """Memory of the weights of a run's model that is not trained any more, or of its checkpoint."""
+    number = NUMBER if config.checkpoint is None else getattr(torch, config.precision).itemsize
+    return float(number * run_parameters(config, vocab))
+
+
 def evaluation_bytes(config: RunConfig, device: torch.device, *, batch: int, length: int, vocab: int = VOCAB) -> float:
     """Peak memory of a forward pass over `batch` windows of `length` tokens, with the weights."""
-    needs = _needs(config, device, training=False)
-    number = NUMBER if config.checkpoint is None else getattr(torch, config.precision).itemsize
-    weights = number * run_parameters(config, vocab)
+    needs, weights = _needs(config, device, training=False), weight_bytes(config, vocab)
     if not config.model.memory:  # then logits are computed in slices
         vocab = min(vocab, SLICE_NUMBERS // (batch * length))
     return weights + activation_bytes(config.model, vocab, needs, batch=batch, length=length, training=False)

@@ -30,7 +30,13 @@ _HELD: ContextVar[_Held | None] = ContextVar("held", default=None)
 
 @contextmanager
 def held() -> Iterator[None]:
-    """A block in which the checkpoint loaded last stays loaded, so that all its encodings share one copy of it."""
+    """A block in which the checkpoint loaded last stays loaded, so that all its encodings share one copy of it.
+
+    A block within another one shares what that holds.
+    """
+    if _HELD.get() is not None:
+        yield
+        return
     here = _Held()
     before = _HELD.set(here)
     try:

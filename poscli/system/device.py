@@ -64,7 +64,7 @@ def precision_name(precision: str, device: torch.device, width: int) -> str:
             raise UsageError(f"--precision {precision!r}: choose auto, float32, bfloat16 or float16")
         return precision
     if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bfloat16" if width >= SMALLEST_BFLOAT16_WIDTH and cpu_has_bfloat16() else "float32"
 
 

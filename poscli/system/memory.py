@@ -12,6 +12,7 @@ import torch
 
 MIB = 2**20  # bytes
 USABLE = 0.9  # share of the free memory that one piece of work may take: estimates are rough, and others need memory
+NO_MEMORY = ("allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in messages of errors
 CGROUPS = (  # files with the limit, the use and the statistics of a container: cgroup version 2, version 1
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -45,14 +46,15 @@ def keep_freed_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that torch got no memory; on CPU only the message says so."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+    """Whether an error means that torch got no memory; on CPU, and of CUDA's libraries, only the message says so."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in NO_MEMORY)
 
 
 def free_memory(device: torch.device) -> float:
     """Free memory of a device in bytes; on CPU a container's limit counts where it is lower than the system's."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type == "cuda":  # torch keeps what is freed for its next tensors
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + kept)
     return min(_free_of_system(), free_of_container())
 
 

@@ -53,7 +53,8 @@ class Trainer:
         keep_freed_memory()
         self.ranks, self.device = ranks(), model.device
         if wanted(self.device):
-            compile_layers(model, torch.zeros(self.config.batch, self.config.length, model.config.width))
+            windows = self.config.batch // (self.config.accumulate * self.ranks.count)  # that a rank processes at once
+            compile_layers(model, torch.zeros(windows, self.config.length, model.config.width))
         self.memory = Memory(self.config.model.memory)
         self.segments = min(SEGMENTS, task.segments(self.config.length)) if self.memory.tokens else 1
         self.step, self.log = 0, Log(self.config.batch * self.config.length, task.bytes_per_token)

@@ -66,14 +66,14 @@ def rounding(model: Weighted, text: Tensor, unit: float = FLOAT32) -> float:
     The model has its own weights again afterwards.
     """
     logits, moved = model(text), []
-    weights = [
-        parameter.clone() for parameter in model.parameters()
-    ]  # to change and restore them is faster than a copy
+    # To change and restore them is faster than a copy. On CUDA there may be no room for all of them twice; those of the
+    # device meta are fetched when they are needed, and stay what they are.
+    weights = [each if each.is_meta else each.to("cpu", copy=True) for each in model.parameters()]
     try:
         for n in range(3):
             for m, (parameter, value) in enumerate(zip(model.parameters(), weights, strict=True)):
-                signs = draw(*value.shape, seed=1000 * n + m).sign().to(value.device)
-                parameter.copy_(value * (1 + unit * signs))
+                signs = draw(*value.shape, seed=1000 * n + m).sign()
+                parameter.copy_(value * (1 + unit * signs.to(value.device)))
             moved.append(float((model(text) - logits).abs().max()))
     finally:
         for parameter, value in zip(model.parameters(), weights, strict=True):

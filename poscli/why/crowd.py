@@ -30,7 +30,7 @@ from poscli.equation.composed import Composed
 from poscli.equation.operands import even_step, snapped
 from poscli.equation.reference import beside_null, tempered
 
-ENTRIES = 2**22  # of the largest tensor of a block of queries: 16 MiB of float32
+ENTRIES = 2**22  # of the largest tensor of a block of queries, at least: 16 MiB of float32
 
 
 def crowd_engine(length: int) -> Engine:
@@ -61,7 +61,7 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes, *, length: int) -> T
     outputs = [blocks.run(encoding, replace(early, step=even_step(early.pos_S)), sizes)]
     batch, heads, _, width = x.raw_k_BHSD.shape
     of_a_query = x.keys if by_difference(encoding) else max(x.keys, length * max(width, encoding.feature_width))
-    rows = max(1, ENTRIES // (batch * heads * of_a_query))
+    rows = max(1, max(ENTRIES, sizes.block_entries) // (batch * heads * of_a_query))
     for start in range(length, x.queries, rows):
         outputs.append(Late(encoding, x.block(start, min(start + rows, x.queries)), length).output())
     return torch.cat(outputs, dim=2)

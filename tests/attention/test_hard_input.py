@@ -13,11 +13,12 @@ from dataclasses import replace
 import pytest
 import torch
 from compiled import UNIT
+from flash_checks import assert_as_exact
 from torch import Tensor
 from toys import HEADS, WIDTH, draw, first, make, shape
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
-from poscli.attention.place import DEFAULT_SIZES
+from poscli.attention.place import DEFAULT_SIZES, GPU_SIZES
 from poscli.attention.tiles import ScoreBounds, TileInputs
 from poscli.encodings import Encoding
 from poscli.equation.reference import operands
@@ -324,6 +325,15 @@ def test_strong_gates_cost_no_digits_however_long_the_text(spec: str) -> None:
         for name in {"the output", *(f"the gradient of {each}" for each in inputs)} & set(found):
             error = (found[name] - exact[name]).square().mean().sqrt() / exact[name].square().mean().sqrt()
             assert error <= 2.0 ** (-18 if name == "the output" else -17), f"{name} by {path}: {error:.1e}"
+
+
+@pytest.mark.parametrize("name", ["sdpa", "blocks"])
+@pytest.mark.parametrize("spec", ["cable", "fox(start=0)"])
+def test_a_potential_that_changes_much_costs_no_digits_in_the_large_blocks_of_a_gpu(spec: str, name: str) -> None:
+    engine = ENGINES[name]
+    as_on_a_gpu = replace(engine, run=lambda encoding, x, _: engine.run(encoding, x, GPU_SIZES))
+    encoding = make(spec, shape(256, heads=2, width=128))
+    assert_as_exact(as_on_a_gpu, encoding, (2, 256, 256), torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

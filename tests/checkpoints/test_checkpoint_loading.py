@@ -148,6 +148,9 @@ def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(
         assert next(other.stock.parameters()).dtype == torch.bfloat16
         alive = [weakref.ref(p) for p in other.stock.parameters()]
         del first, other
+        with held():  # which ends with the outer block
+            assert load_checkpoint(config.model_copy(update={"precision": "bfloat16"}), CPU) is not None
+        assert all(p() is not None for p in alive)
     assert not any(p() is not None for p in alive)
     assert load_checkpoint(config, CPU).stock is not load_checkpoint(config, CPU).stock
 

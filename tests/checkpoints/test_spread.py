@@ -20,6 +20,7 @@ from poscli.checkpoints.checkpoint_model import converted, load_checked, trunk_o
 from poscli.checkpoints.models import checkpoint_at
 from poscli.checkpoints.source import config_in
 from poscli.checkpoints.spread import placement
+from poscli.config.size import evaluation_bytes, weight_bytes
 from poscli.estimate import unaffordable_window
 from poscli.evaluation.posthoc import with_encoding
 from poscli.model.cache import Cache
@@ -68,8 +69,10 @@ def test_a_model_is_spread_where_one_gpu_is_too_small_and_any_will_do(
 ) -> None:
     folder = make("llama", tmp_path / "llama")
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**10))
-    assert placement(folder, torch.bfloat16, torch.device(device)) == ({"device_map": "auto"} if spread else {})
+    monkeypatch.setattr("poscli.checkpoints.spread.free_memory", lambda at: free if at.type == "cuda" else 2000)
+    most = {0: 800, 1: 800, "cpu": 1600}
+    asked = {"device_map": "auto", "max_memory": most} if spread else {}
+    assert placement(folder, torch.bfloat16, torch.device(device)) == asked
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,16 @@ def test_a_model_must_fit_all_places_where_its_layers_may_lie(
         return
     read = checkpoint_at(str(folder), torch.device("cuda"), precision="float32")
     assert unaffordable_window(read.run, LENGTH, torch.device("cuda")) == ""
+
+
+def test_the_memory_of_weights_that_are_loaded_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpoint_at(str(make("llama", tmp_path / "llama")), CPU, precision="float32").run
+    rest = evaluation_bytes(run, CPU, batch=1, length=8) - weight_bytes(run)
+    monkeypatch.setattr("poscli.system.memory.free_memory", lambda _: rest / 2)  # the estimate is rough
+    assert "needs about" in unaffordable_window(run, 8, CPU)
+    assert unaffordable_window(run, 8, CPU, loaded=True) == ""
 
 
 class Moved:

@@ -36,9 +36,8 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LARGE = [(2, 3, 260, 300, 64, 64), (2, 3, 129, 129, 128, 128), (2, 3, 1, 300, 80, 80)]
 SPECS = [
     "rope", "alibi", "t5", "window(9)", "transformer-xl", "shaw", "deberta", "fox", "fox(start=0)", "cable", "cope",
-    "alibi+ssmax",
+    "alibi+ssmax", "rope+sink-logit", "carope", "finite-span", "path", "wall", "selective",
 ]  # fmt: skip
-FLEX = [spec for spec in SPECS if not ENGINES["flex"].refuses(make(spec), Place("cuda", width=64))]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -148,6 +148,7 @@ def test_a_cluster_without_the_package_is_refused_with_the_line_that_installs_it
         (("--ray=",), 2, "--ray has an empty address"),
         (("--ray", "--gpus", "1.5"), 2, "a run gets whole GPUs, or a part of one"),
         (("--ray", "--gpus", "0.00001"), 2, "a run gets whole GPUs, or a part of one"),
+        (("--ray", "--device", "cuda:1"), 2, "on a cluster each run sees its own GPUs only"),
     ],
     ids=str,
 )

@@ -256,7 +256,7 @@ def refuse_long_input(config: RunConfig, length: int, sampling: Sampling, fix: s
     """UsageError if reading `length` tokens at once certainly does not fit the memory; `fix` says what to change."""
     from poscli.estimate import unaffordable_window
 
-    if why := unaffordable_window(config, length, sampling.device):
+    if why := unaffordable_window(config, length, sampling.device, loaded=True):
         raise UsageError(f"reading {length:,} tokens with {config.encoding} {why}; {fix}")
 
 
