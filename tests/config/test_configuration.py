@@ -164,7 +164,7 @@ def test_precisions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         assert device.precision_name(name, CPU, 64) == name
     for native in (True, False):
         monkeypatch.setattr(device, "cpu_has_bfloat16", lambda native=native: native)
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda native=native: native)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda native=native, **_: native)
         wide = "bfloat16" if native else "float32"
         chosen = {width: device.precision_name("auto", CPU, width) for width in (64, 255, 256, 768)}
         assert chosen == {64: "float32", 255: "float32", 256: wide, 768: wide}
