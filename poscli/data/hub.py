@@ -40,7 +40,8 @@ def set_up_client() -> None:
     """Set the hub's client up: it prints nothing, and waits for an answer as long as HF_HUB_DOWNLOAD_TIMEOUT says.
 
     That is 10 seconds unless the environment says otherwise; on its own, the client waits for some answers without
-    limit. It repeats most requests that fail, for about half a minute.
+    limit. It repeats most requests that fail, for about half a minute. Files that the hub keeps as Xet come through
+    the package hf_xet, which has limits of its own.
     """
     import huggingface_hub
     from huggingface_hub import constants
@@ -53,7 +54,13 @@ def set_up_client() -> None:
         return
     longest = constants.HF_HUB_DOWNLOAD_TIMEOUT
     if not hasattr(huggingface_hub, "configure_http_backend"):  # from version 1 on
-        utils.get_session().timeout = longest
+
+        def limit(request: Any) -> None:  # some calls of the client ask for no limit
+            given = request.extensions.get("timeout") or {}
+            parts = ("connect", "read", "write", "pool")
+            request.extensions["timeout"] = {part: min(given.get(part) or longest, longest) for part in parts}
+
+        utils.get_session().event_hooks["request"].append(limit)
         return
     import requests
 
@@ -65,8 +72,11 @@ def set_up_client() -> None:
 
 
 def client_failures() -> tuple[type[Exception], ...]:
-    """The errors of the hub's client, OSErrors of requests or, in newer versions, httpx' errors, and of `datasets`."""
-    failures: tuple[type[Exception], ...] = (OSError, ValueError, EOFError)
+    """The errors of the hub's client, OSErrors of requests or, in newer versions, httpx' errors, and of `datasets`.
+
+    hf_xet, which downloads for the client, and `datasets` raise plain RuntimeErrors, too.
+    """
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, RuntimeError)
     if sys.modules.get("datasets"):
         failures += (importlib.import_module("datasets.exceptions").DatasetsError,)
     for name in ("httpx", "httpx2"):
@@ -91,9 +101,10 @@ def status(error: BaseException) -> int:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of the first error in a chain of causes, such as 'Connection refused'."""
-    error = chain(error)[-1]
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    """The first line of what the hub said, or else of the first error in a chain of causes: 'Connection refused'."""
+    errors = chain(error)
+    said = next((text for each in errors if (text := getattr(each, "server_message", None))), str(errors[-1]))
+    return said.strip().split("\n")[0] or type(errors[-1]).__name__
 
 
 @dataclass(frozen=True)
@@ -195,13 +206,18 @@ def explaining(
         fix = "name a branch, a tag, a commit or refs/pr/N"
         raise DataError(f"{repo} has no revision {revision!r}; {fix}") from error
     except client_failures() as error:
-        if isinstance(error, GatedRepoError) or " gated " in reason(error):  # `datasets` keeps only the words
+        if isinstance(error, GatedRepoError) or "is a gated dataset" in reason(
+            error
+        ):  # `datasets` keeps only the words
             page = f"{constants.ENDPOINT}/{'datasets/' * of_data}{repo}"
             raise DataError(f"{repo} is gated: accept its terms at {page}, then {LOGIN}") from error
         if isinstance(error, RepositoryNotFoundError):
             kind, search = ("data set", HfApi().list_datasets) if of_data else ("model", HfApi().list_models)
             hint = suggestion(repo, search)
             raise DataError(f"the hub has no {kind} {repo!r}, or it needs a login ({LOGIN}); {hint}") from error
+        if "scripts are no longer supported" in reason(error):
+            fix = "name a copy of it that holds parquet files"
+            raise DataError(f"{repo} is a script, which `datasets` no longer runs; {fix}") from error
         advice = OFFLINE if constants.HF_HUB_OFFLINE else ADVICE.get(status(error), advice)
         raise DataError(f"{failure}: {reason(error)}; {advice}") from error
 

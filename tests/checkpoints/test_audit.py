@@ -167,7 +167,7 @@ def test_a_scaling_that_follows_the_text_stays_as_it_is(folder: Path, corpus: st
 
 
 def test_a_server_that_takes_or_reads_less_than_it_should_is_named(folder: Path, corpus: str) -> None:
-    with ModelServer(folder, fault=Fault(context=LENGTH)) as short:
+    with ModelServer(folder, fault=Fault(context=LENGTH, spared=6)) as short:
         assert found(short, folder, corpus)["faults"] == []
         document = found(short, folder, corpus, "--target", "2x")
         assert [each["name"] for each in document["faults"]] == ["cap"]
@@ -253,7 +253,7 @@ def test_every_request_names_the_model(
 
 
 def test_a_busy_server_is_asked_again(folder: Path, corpus: str) -> None:
-    with ModelServer(folder, fault=Fault(refuses=[429, 503, 500])) as server:
+    with ModelServer(folder, fault=Fault(refuses=[429, 503, 502])) as server:
         assert found(server, folder, corpus, "--target", "1x")["faults"] == []
 
 

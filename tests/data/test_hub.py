@@ -7,6 +7,7 @@ child processes, because `datasets` reads HF_ENDPOINT when it is imported.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_stub import KINDS, REVISION, STAGES, Hub, assert_gives_up_soon, card, parquet, prose, run_child
+from hub_stub import KINDS, REVISION, STAGES, Hub, assert_gives_up_soon, card, parquet, prose, run_child, spoken
+from huggingface_hub.errors import HfHubHTTPError
+from requests import Response
 from toys import first
 
 from poscli.data import load_corpus
 from poscli.data.corpora.hub import HubSpec
+from poscli.data.hub import explaining
 from poscli.data.source import PARTS
 from poscli.system.errors import DataError, UsageError
 
@@ -58,6 +62,10 @@ REPOSITORIES = {
         "default/train-0.parquet": parquet(prose(40, 1000, 7)),
         "default/validation-0.parquet": parquet(prose(40, 500, 8)),
     },
+    "org/spoken": {
+        "README.md": card({"default": ["train"]}),
+        "default/train-0.parquet": spoken([f"text {n}\n" for n in range(20)]),
+    },
     "org/gated": {"README.md": card({"default": ["train"]}), "default/train-0.parquet": parquet(["first\n"])},
     "Salesforce/wikitext": {
         "README.md": card({"wikitext-103-raw-v1": ["train"]}),
@@ -70,6 +78,8 @@ ONLINE = {
     "stream": "hf:org/shards?bytes=30K",
     "budget of two splits": "hf:org/halves?bytes=30K",
     "splits the other way": "hf:org/halves@validation,train?bytes=10K",
+    "beside sound": "hf:org/spoken",
+    "beside sound, streamed": "hf:org/spoken?bytes=100",
     "wikitext": "hf:wikitext",
     "no repository": "hf:org/part",
     "no such name": "hf:a/b/c",
@@ -142,6 +152,27 @@ def test_of_two_splits_one_is_scored_whole_and_one_split_is_cut_in_three(
     """A budget of bytes is nine tenths for training and one tenth held out."""
     for name, (documents, size) in zip(PARTS, SIZES[case], strict=True):
         assert online[case]["describe"][name] == {"documents": documents, "bytes": documents * size}
+
+
+def test_what_stands_beside_the_text_is_not_decoded(online: dict[str, dict[str, Any]]) -> None:
+    for case in ("beside sound", "beside sound, streamed"):
+        assert "text 1" in "".join(online[case]["texts"].values()), online[case]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("Data processing error: CAS service error"), "CAS service error; check the network"),
+        (RuntimeError("Dataset scripts are no longer supported, but found pile.py"), "org/set is a script, which"),
+        (
+            HfHubHTTPError("403", Response(), server_message="Please enable access to public gated repositories"),
+            "cannot load it: Please enable access to public gated repositories; ",
+        ),
+    ],
+)
+def test_an_error_of_the_hubs_packages_is_said_in_their_words(error: Exception, said: str) -> None:
+    with pytest.raises(DataError, match=re.escape(said)), explaining("org/set", "cannot load it", of_data=True):
+        raise error
 
 
 def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> None:

@@ -27,6 +27,7 @@ class Fault:
     """How a server misbehaves."""
 
     context: int | None = None  # the most tokens that it takes, the answer's included
+    spared: int = 0  # further tokens of the context that it does not take, as SGLang does not take the last ones
     cuts: int | None = None  # it reads only the last tokens of longer prompts, and says nothing
     refuses: list[int] = field(default_factory=list)  # statuses of the next answers, each once
     key: str | None = None  # the only key that it takes
@@ -111,7 +112,7 @@ class ModelServer:
             return fault.refuses.pop(0), {"error": "not now"}
         if fault.key is not None and key != f"Bearer {fault.key}":
             return 401, {"error": "Unauthorized"}
-        if fault.context is not None and len(prompt) + 1 > fault.context:
+        if fault.context is not None and len(prompt) + 1 > fault.context - fault.spared:
             return 400, {"error": {"message": f"the request exceeds the available context size of {fault.context}"}}
         self.answers += 1
         changed = fault.other_after is not None and self.answers > fault.other_after

@@ -35,6 +35,7 @@ from poscli.system.progress import Meter
 
 WINDOW = 512  # tokens that are read to compare log-probabilities, or the trained length if that is shorter
 SCORED = 64  # of them at most, the last ones; also the tokens of the passage
+SPARE = 8  # tokens by which an input is shorter than its length: SGLang takes no prompt within six of its context
 FITTED, JUDGED = 2, 2  # windows on which theories are fitted, and others on which the best one is judged
 STEPS = 24  # evaluations of a theory while its numbers are fitted
 CHANCE = 1e-3  # the probability of chance below which another theory is preferred
@@ -101,8 +102,8 @@ class Texts:
     opening: tuple[int, ...]  # the token that opens every text, if there is one
 
     def behind(self, tokens: int) -> list[int]:
-        """Other text and then the passage, `tokens - 1` in all: one token is left for the server's answer."""
-        before = tokens - len(self.passage) - len(self.opening) - 1
+        """Other text and then the passage, `tokens - SPARE` in all."""
+        before = tokens - len(self.passage) - len(self.opening) - SPARE
         return [*self.opening, *self.other[:before], *self.passage]
 
 
@@ -122,7 +123,7 @@ def audit_texts(corpus: str, tokenizer: str, length: int, target: int) -> Texts:
         )
     gap = (len(tokens) - target) // (count + 1)
     rest = tokens[target:].astype(np.int64)
-    inside = size - len(opening) - 1  # a token of the answer counts too
+    inside = size - len(opening) - SPARE
     windows = [[*opening, *rest[n * gap : n * gap + inside].tolist()] for n in range(count)]
     passage = rest[count * gap : count * gap + scored].tolist()
     return Texts(windows, passage, tokens[:target].astype(np.int64).tolist(), opening)
@@ -167,7 +168,8 @@ class Auditor:
         try:
             return [self.server.log_probs(window, self.scored) for window in self.words.windows]
         except TooLongError as error:
-            raise UsageError(f"an audit needs a context of {len(self.words.windows[0]) + 1} tokens: {error}") from error
+            needed = len(self.words.windows[0]) + SPARE
+            raise UsageError(f"an audit needs a context of {needed} tokens: {error}") from error
 
     def explained(self, served: list[Values]) -> tuple[Theory | None, str, list[float]]:
         """The theory that explains the server better than the stated positions, its spec and its numbers.
@@ -250,7 +252,7 @@ class Auditor:
     @property
     def lengths(self) -> list[int]:
         """The lengths of the inputs that end with the passage, in tokens: a window, L/2, L and the target."""
-        length, window = self.model.shape.length, len(self.words.windows[0]) + 1
+        length, window = self.model.shape.length, len(self.words.windows[0]) + SPARE
         return sorted({n for n in (window, length // 2, length, self.target) if window <= n <= self.target})
 
     def broken(self, least: Values, whole: int, broken: int) -> int:

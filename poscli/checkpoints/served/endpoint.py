@@ -33,7 +33,7 @@ RETRIES = Retry(
     connect=1,
     read=False,  # what takes too long once would take as long again
     backoff_factor=0.5,  # none before the first retry, then 1, 2, 4, ... seconds, or what the server asks for
-    status_forcelist=(429, 500, 502, 503, 504),
+    status_forcelist=(429, 502, 503, 504),  # not 500: a server that such a prompt has killed would be killed again
     allowed_methods=None,
     raise_on_status=False,
 )
@@ -194,7 +194,10 @@ def _finite(values: Sequence[float | None], url: str) -> NDArray[np.float64]:
     """Log-probabilities as an array; DataError if one of them is missing, not finite or above 0."""
     numbers = np.array([np.nan if value is None else value for value in values], np.float64)
     if not np.isfinite(numbers).all() or (numbers > 0).any():
-        raise DataError(f"{url} returns log-probabilities that are none: each must be a number of at most 0")
+        raise DataError(
+            f"{url} returns log-probabilities that are none: each must be a number of at most 0 (vLLM returns logits "
+            "if it was started with --logprobs-mode raw_logits)"
+        )
     return numbers
 
 
@@ -253,6 +256,8 @@ def asked(kind: type[M], session: requests.Session, method: str, url: str, reque
         raise DataError(f"{url} takes no more requests for now (429); wait, and run it again")
     if response.status_code in (400, 413, 422) and TOO_LONG.search(said):
         raise TooLongError(f"{url} refuses the prompt: {printable(said)}")
+    if response.status_code == 500 and request is not None:
+        said += "; it may be unable to give the log-probabilities of a prompt, or lack memory for them"
     if not response.ok:
         raise DataError(f"{url} fails with status {response.status_code}: {printable(said) or 'it says no more'}")
     try:

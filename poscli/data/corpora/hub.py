@@ -208,6 +208,8 @@ def _split_names(spec: HubSpec, names: Sequence[str]) -> Sequence[str]:
 def _contents(spec: HubSpec, split: Any, where: str, budget: int | None) -> Iterator[bytes]:
     """The documents of one split, up to and including the one that reaches the budget in bytes."""
     left, half_read = budget, True
+    if spec.column in (split.column_names or ()):  # columns of pictures and sound would be decoded
+        split = split.select_columns([spec.column])
     try:
         with explaining(spec.repo, f"cannot load {spec}", of_data=True), closing(iter(split)) as rows:
             texts: Iterable[bytes] = (
