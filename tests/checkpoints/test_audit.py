@@ -314,7 +314,7 @@ def test_the_key_of_openai_is_for_openai(url: str, sent: str | None, monkeypatch
 BAD = {
     "no log-probabilities": (Fault(silent=True), DATA, "returns no log-probabilities of the prompt"),
     "numbers that are none": (Fault(bad=True), DATA, "log-probabilities that are none"),
-    "tokens that it adds": (Fault(adds=1), DATA, f"was sent {LENGTH - 1} tokens and read {LENGTH}: it adds tokens"),
+    "tokens that it adds": (Fault(adds=1), DATA, "was sent 56 tokens and read 57: it adds tokens"),
     "another model": (Fault(other_after=3), DATA, "it changed its model"),
     "a small context": (Fault(context=LENGTH // 2), USAGE, f"an audit needs a context of {LENGTH} tokens"),
     "too many requests": (Fault(refuses=[429] * 99), DATA, "takes no more requests for now (429)"),

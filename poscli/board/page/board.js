@@ -32,8 +32,8 @@ function valueOf(triple, missing = "not known") {
 }
 
 const exactly = (v, missing = "not known") => (v === null || v === undefined ? { missing } : { v, exact: true });
-const two = (value) => value.toFixed(2).replace("-", MINUS);
-const percent = (value) => `${(100 * value).toFixed(0)} %`.replace("-", MINUS);
+const two = (value) => fixed(value, 2);
+const percent = (value) => `${fixed(100 * value, 0)} %`;
 
 /** Draw everything of the table that is shown. */
 function show() {

@@ -71,7 +71,7 @@ def _part(
         "lines": [
             {
                 "text": text,
-                "cells": [*(_cell(loss, ".3f") for loss in result.losses), _cell(result.regret, ".2f")],
+                "cells": [*(_cell(loss, ".3f") for loss in result.losses), _cell(result.regret, "z.2f")],
                 "place": places.get(row.label, {}).get(text, ""),
             }
             for text, result in row.texts.items()
@@ -89,7 +89,7 @@ def _standing(table: Standings, row: Row) -> str:
     """Where it stands in a table, in a sentence or two."""
     if row.status != RANKED:
         return f"It has no rank. {row.status.capitalize()}: {row.why}."
-    regret = " ".join(_cell(row.regret, ".2f"))
+    regret = " ".join(_cell(row.regret, "z.2f"))
     said = f"Rank {row.ranks} of {len(table.ranked)}, by a regret of {regret} at {table.ratios[-1]}."
     if row.first == 1:
         said += " Nobody is shown to be better."

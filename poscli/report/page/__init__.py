@@ -133,8 +133,8 @@ def _colors() -> str:
         "".join(f"--c{n}:{readable_color(color, paper)};" for n, color in enumerate(colors))
         for colors, paper in ((PALETTE, LIGHT), (on_dark, DARK))
     )
-    chosen = f':root[data-theme="dark"]{{{dark}}}'
-    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}{chosen}\n"
+    preferred = f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}"
+    return f':root{{{light}}}{preferred}@media screen{{:root[data-theme="dark"]{{{dark}}}}}\n'
 
 
 def readable_color(color: str, paper: str) -> str:

@@ -164,9 +164,9 @@ function reachCell(value) {
 function usePart() {
   const { use, ceilings } = section();
   if (use === null) return null;
-  const percent = (v) => `${Math.round(100 * v)} %`.replace("-", MINUS);
+  const percent = (v) => `${fixed(100 * v, 0)} %`;
   const column = (ceiling, what, numbers, write, shadeOf, down) => {
-    const value = (n) => (numbers[n][0] === null ? { missing: "-", reason: "not known" } : withWhy(numbers[n], ""));
+    const value = (n) => (numbers[n][0] === null ? { missing: "-", reason: "not known" } : withWhy(numbers[n], few()));
     const cell = (n) => valueCell(value(n), write, value(n).missing ? 0 : shadeOf(value(n)));
     return { head: `${what} ${section().ratios[section().lengths.indexOf(ceiling.length)]}`, note: `${ceiling.length} tokens`, key: (n) => keyOf(value(n)), down, cell };
   };

@@ -43,8 +43,16 @@ function listed(names, most = 5) {
   return shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} and ${shown[shown.length - 1]}`;
 }
 
+/** A number with so many decimals as Python writes it, so that texts and tables agree: a tie goes to the even digit, and zero has no sign. */
+function fixed(value, digits) {
+  let text = value.toFixed(digits);
+  const tie = Math.abs((value * 2 ** (digits + 1)) % 2) === 1; // only then does a binary number end with the digit 5 there
+  if (tie && Number(text.at(-1)) % 2 === 1) text = (value - (Math.sign(value) * 0.5) / 10 ** digits).toFixed(digits);
+  return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", MINUS);
+}
+
 /** A loss in bits, with three decimals. */
-const bits = (value) => (value === null ? "" : value.toFixed(3).replace("-", MINUS));
+const bits = (value) => (value === null ? "" : fixed(value, 3));
 
 /** A share of answers, with three decimals. */
 const share = bits;
@@ -53,7 +61,7 @@ const share = bits;
 function signed(value) {
   if (value === null) return "";
   if (Math.abs(value) < 5e-4) return "0.000";
-  return (value > 0 ? "+" : MINUS) + Math.abs(value).toFixed(Math.abs(value) < 1 ? 3 : 2);
+  return (value > 0 ? "+" : MINUS) + fixed(Math.abs(value), Math.abs(value) < 1 ? 3 : 2);
 }
 
 /** A number on an axis, without zeros at its end, with `more` digits than three; `sign` writes a plus. */
@@ -84,7 +92,7 @@ function seconds(value, more = 0) {
 }
 
 /** A multiple of the training length. */
-const multiple = (value) => `${Number(value.toPrecision(3))}x`;
+const multiple = (value) => `${Number(value.toPrecision(6))}x`;
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
@@ -116,6 +124,9 @@ function heat(n) {
   state.hot = n;
   light();
 }
+
+/** What a pointer does by moving over something; a finger that moves scrolls the page. */
+const unlessTouched = (act) => (event) => { if (event.pointerType !== "touch") act(event); };
 
 // Values: {v, low, high, word, why, missing}, as values.js explains.
 

@@ -180,7 +180,8 @@ function hotLine(n, points, x, y, chart) {
 }
 
 const LONGEST = 24; // characters of a name in a chart; no registered encoding has a longer one
-const clipped = (name, most = LONGEST) => (name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
+/** A long name without its middle, because specs differ at both ends. */
+const clipped = (name, most = LONGEST) => (name.length > most ? `${name.slice(0, most - 1 - (most >> 1))}\u2026${name.slice(-(most >> 1))}` : name);
 
 /** Names at the ends of the coloured lines, moved apart so that none covers another. */
 function endLabels(picture, chart, all, { x, y, right, top, bottom }) {
@@ -219,10 +220,10 @@ function spread(labels, wanted, top, bottom) {
   for (const [n, label] of labels.entries()) label.y = places[n] + n * gap;
 }
 
-/** Make the encoding nearest to the pointer the one that the page shows. */
+/** Make the encoding nearest to the pointer, or to a tap, the one that the page shows. */
 function nearest(picture, all, x, y) {
   const spots = all.flatMap((points, n) => points.filter((point) => point !== null).map((point) => [n, x(point.x), y(point.v)]));
-  picture.addEventListener("pointermove", (event) => {
+  const point = (event) => {
     const place = picture.getBoundingClientRect();
     const [px, py] = [event.clientX - place.left, event.clientY - place.top];
     let [best, distance] = [null, 28 ** 2];
@@ -231,8 +232,10 @@ function nearest(picture, all, x, y) {
       if (far < distance) [best, distance] = [n, far];
     }
     heat(best);
-  });
-  picture.addEventListener("pointerleave", () => heat(null));
+  };
+  picture.addEventListener("pointermove", unlessTouched(point));
+  picture.addEventListener("click", point);
+  picture.addEventListener("pointerleave", unlessTouched(() => heat(null)));
 }
 
 const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];

@@ -6,8 +6,11 @@ function show() {
   showAnswer();
   paretoChart();
   const parts = (section().answered ? PARTS_OF_TASK : PARTS).map((part) => part()).filter((part) => part !== null);
-  byId("body").replaceChildren(...parts.map((part) => part.part));
+  const body = byId("body");
+  body.style.minHeight = `${body.offsetHeight}px`; // charts begin empty: the page would be too short for where the reader is
+  body.replaceChildren(...parts.map((part) => part.part));
   for (const part of parts) part.finish?.();
+  body.style.minHeight = "";
   const links = [...parts.map((part) => [part.part.id, part.title]), ["made", "How this was made"]];
   byId("nav").replaceChildren(...links.map(([id, title]) => make("a", { href: `#${id}` }, title)));
   light();

@@ -188,8 +188,8 @@ function rankLine(picture, orders, n, x, y) {
   const [first, final] = [places[0], places[places.length - 1]];
   if (first) group.append(draw("text", { class: "end", x: first.x - 8, y: first.v + 4, "text-anchor": "end", fill: color }, name));
   if (final) group.append(draw("text", { class: "end", x: final.x + 8, y: final.v + 4, fill: color }, name));
-  group.addEventListener("pointerenter", () => heat(n));
-  group.addEventListener("pointerleave", () => heat(null));
+  group.addEventListener("pointerenter", unlessTouched(() => heat(n)));
+  group.addEventListener("pointerleave", unlessTouched(() => heat(null)));
   picture.append(group);
   return group;
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from poscli.config.run import slug
+from poscli.drawing.text import signed
 from poscli.report.data import Report, Section
 from poscli.report.folder import FolderKind, write_folder
 from poscli.report.page import TITLE, page_section, render, sections_html
@@ -76,7 +77,7 @@ def _of_encoding(section: Section, name: str) -> dict[str, Any]:
         if section.accuracies is not None and protocol.name == section.headline.perplexity:
             known = zip(section.accuracies.points[n], cells, strict=True)
             shares = [
-                cell if math.isnan(share[0]) else cell | {"value": _number(share, ".3f", section.items), "gain": ""}
+                cell if math.isnan(share[0]) else cell | {"value": _number(share, _plain, section.items), "gain": ""}
                 for share, cell in known
             ]
             lines.insert(0, {"head": "accuracy", "points": shares})
@@ -90,15 +91,19 @@ def _cells(point: Point | None, items: str) -> dict[str, str]:
         return {"value": "", "gain": "", "why": "not evaluated"}
     if not point.is_known:
         return {"value": "", "gain": "", "why": f"{point.status}: {point.reason}"}
-    loss, gain = _number(point.loss, ".3f", items), _number(point.gain, "+.3f", items)
+    loss, gain = _number(point.loss, _plain, items), _number(point.gain, signed, items)
     return {"value": loss, "gain": gain, "why": point.reason}
 
 
-def _number(numbers: Sequence[float], write: str, items: str) -> str:
-    """(value, low, high) as text; `items` are what intervals are over."""
+def _plain(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _number(numbers: Sequence[float], write: Callable[[float], str], items: str) -> str:
+    """(value, low, high) as text, each written so; `items` are what intervals are over."""
     value, low, high = (round(number, 5) + 0.0 for number in numbers)  # as on the page, and zero has no sign
     if not math.isfinite(value):
         return "not measured"
     if not (math.isfinite(low) and math.isfinite(high)):
-        return f"{value:{write}} (no interval: too few {items})"
-    return f"{value:{write}} [{low:{write}}, {high:{write}}]"
+        return f"{write(value)} (no interval: too few {items})"
+    return f"{write(value)} [{write(low)}, {write(high)}]"

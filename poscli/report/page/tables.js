@@ -46,8 +46,8 @@ function fillBody(body, columns, sort, members) {
 
 function row(n, columns) {
   const line = make("tr", { "data-enc": n }, ...columns.map((column) => column.cell(n)));
-  line.addEventListener("pointerenter", () => heat(n));
-  line.addEventListener("pointerleave", () => heat(null));
+  line.addEventListener("pointerenter", unlessTouched(() => heat(n)));
+  line.addEventListener("pointerleave", unlessTouched(() => heat(null)));
   line.addEventListener("focusin", () => heat(n));
   line.addEventListener("focusout", () => heat(null));
   return line;
@@ -125,11 +125,13 @@ function copyButton(n) {
 async function copied(text) {
   const direct = navigator.clipboard && (await navigator.clipboard.writeText(text).then(() => true, () => false));
   if (direct) return true;
+  const before = document.activeElement;
   const area = make("textarea", { class: "unseen", "aria-hidden": "true" });
   area.value = text;
   document.body.append(area);
   area.select();
   const done = document.execCommand("copy");
   area.remove();
+  before?.focus();
   return done;
 }

@@ -167,6 +167,7 @@ const quality = () => QUALITY[section().answered ? "accuracy" : "loss"];
 function ranking(protocol = state.protocol) {
   const { name, sign } = quality();
   const end = (n) => absoluteAt(n, last(), protocol, name);
-  const ranked = everyEncoding().filter((n) => encodings()[n].can_win && !end(n).missing);
+  const whole = (n) => name === "accuracy" || pointOf(n, last(), protocol)[POINT.status] === "ok"; // no seed has failed
+  const ranked = everyEncoding().filter((n) => encodings()[n].can_win && !end(n).missing && whole(n));
   return ranked.sort((a, b) => sign * (end(a).v - end(b).v) || a - b);
 }
