@@ -7,13 +7,13 @@ from torch.nn.functional import linear, softplus
 from poscli.encodings import Encoding, Shape, register
 
 
-@register("carope", paper="arXiv:2507.23083 (known second hand)", family="content")
+@register("carope", paper="arXiv:2507.23083", family="content")
 class CARoPE(Encoding):
-    """q_i . R(phi_i - phi_j) k_j, phi_i[m] = sum_{l<=i} f(x_l)^m, f(x) = 1 / (1 + softplus(w_h . x)): a base per token.
+    """q_i . R(phi_j - phi_i) k_j, phi_i[m] = sum_{l<=i} f(x_l)^m, f(x) = 1 / (1 + softplus(w_h . x)): a base per token.
 
     m counts pairs from 1, so that a constant f turns pair m by f^m per token, as rope does with its base. x is the
-    layer's input after the norm. w is drawn with a deviation of 0.02, so that f starts near 0.59. The formula is known
-    from secondary sources: neither the paper's text nor its code was read.
+    layer's input after the norm. w is drawn with a deviation of 0.02, so that f starts near 0.59. The formula is that
+    of the paper, which says that it starts as rope; how is not stated, and no code was found.
     """
 
     feature_width = 1

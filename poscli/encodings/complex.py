@@ -12,8 +12,9 @@ class Complex(Encoding):
 
     Channels 2m and 2m + 1 of the token embedding hold r cos theta and r sin theta, so r and theta are learned there,
     and omega `[vocab, W/2]` here. The layers are real, where the paper's are complex. Every token's omega starts at the
-    frequencies of the sinusoids, 10000^(-2m/W), and positions start at 0. The authors' translation model differs: its
-    frequencies are frozen, neighbouring channels share one, and positions start at 1.
+    frequencies of the sinusoids, 10000^(-2m/W), and positions start at 0. In the authors' models of language and of
+    translation positions start at 1, neighbouring channels start with one frequency, and theta is 0; in that of
+    translation the frequencies are frozen.
     """
 
     shared = True

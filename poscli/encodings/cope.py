@@ -15,6 +15,7 @@ class CoPE(Encoding):
 
     e is a learned table of `max_pos` vectors per layer, interpolated linearly between whole positions; larger positions
     use its last row. The mask comes before the gates, so hidden keys do not count. The table starts at zero.
+    q . e is not divided by sqrt(D), as in the paper's listing; the authors' training code divides it by default.
     """
 
     kernel_gradient = True

@@ -28,7 +28,7 @@ class Floater(Encoding):
 
     The integral is computed from 0 by Runge-Kutta 4 (the 3/8 rule) in steps of `step` positions, with a cubic between
     steps. Its cost grows with the position, even for a single token. `hidden` is W unless given; 0 makes h linear. The
-    authors' code has the same `dt`, but ReLUs in h, and a p per layer that is added to the input of the projections.
+    authors' code has the same `dt`, but ReLUs in h, and three p per layer, which are added to queries, keys and values.
     Here h is bounded, so p grows at most linearly past the training length, where a ReLU's grows exponentially.
     """
 

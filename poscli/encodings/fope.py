@@ -13,11 +13,12 @@ from poscli.encodings.rope import Layout, RoPE
 class FoPE(RoPE):
     """Complex pair m of q_n and k_n times f_m(n) = e^(i w_m n) + sum_w a_wm e^(i w n), w_m = base^(-2m/D), w any w_m.
 
-    Frequencies below 2 pi / L complete no period in training; they get f = 1 and are left out of the sum. Coefficients
-    of cos and sin are drawn separately, per head, with standard deviation `sigma` / sqrt(N) for N frequencies. The
-    authors' coefficients are 3.4 to 4.8 times smaller, by model size, and fill at most D/4 series. Coefficients are not
-    trained, as in their code, unless `learned`; without `learned` every layer and run has the same ones. A product of
-    two series depends on sums of positions, not only on distances.
+    Frequencies below 2 pi / L complete no period in training; they get f = 1 (1 + i in the authors' code, which doubles
+    their scores) and are left out of the sum. Coefficients of cos and sin are drawn separately, per head, with standard
+    deviation `sigma` / sqrt(N) for N frequencies. At equal sigma (theirs is 0.3, 0.4 or 0.6, by model size) the
+    authors' coefficients are 3.4 to 4.8 times smaller, and fill at most D/4 series. Coefficients are not trained, as in
+    their code, unless `learned`; without `learned` every layer and run has the same ones. A product of two series
+    depends on sums of positions, not only on distances.
     """
 
     steady_keys = True

@@ -57,8 +57,9 @@ class GrapeAdditive(Encoding):
     """s_ij += sum_{l=j+1..i} psi(i, l), psi(i, l) = m_h log sigmoid(p_i . R_l p_l / P): a cost of each token between.
 
     This is path-integral additive GRAPE. p_l = RMSNorm(W_p x_l) are P = `probe` numbers per head, R_l turns their pairs
-    by l radians, and m_h are ALiBi's slopes; these details follow the authors' code, which does not normalise p_i,
-    where the paper does. R_l is not undone by i, so scores depend on absolute positions.
+    by l radians (the authors' by -l, which negates half of the rows of W_p), and m_h are ALiBi's slopes; these details
+    follow the authors' code, which does not normalise p_i, where the paper does. R_l is not undone by i, so scores
+    depend on absolute positions.
     """
 
     relative = False

@@ -15,9 +15,9 @@ class JetLong(NearAndFar):
 
     L' is the current length: up to the training length L this is rope, and beyond it no distance is new. w_0 is `near`,
     the authors' 2048 unless given, and at most L/2; they evaluate models with L = 32768. Unlike self-extend's, the
-    distances of far keys have no offset, so that keys just beyond w_0 are seen at about w_0/G. As in the authors' code,
-    where the softmax is over near and far scores together, and where a variant scales slow frequencies instead of
-    positions (`jetlong_freq`). Of the paper itself only the abstract was read.
+    distances of far keys have no offset, so that keys just beyond w_0 are seen at about w_0/G. So does the authors'
+    code, where the softmax is over near and far scores together; a variant there (`jetlong_freq`) scales slow
+    frequencies instead of positions. Of the paper itself only the abstract was read.
     """
 
     facts = ("jet-long is rope on inputs of up to L tokens",)

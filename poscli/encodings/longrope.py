@@ -22,10 +22,11 @@ class LongRoPE(RoPELinear):
 
     lambda is searched for a trained model by its loss on long texts; `search` is the number of losses that may be
     measured, 0 for no search. Before a search lambda is that of `start`, one of the three seeds of the paper's search;
-    the authors' code starts from YaRN's. A lambda found for one s is used for another s' as 1 + (lambda - 1) (s' - 1) /
-    (s - 1), as the authors do. The first `keep_first` positions keep rope's angles. The factor on cos and sin is in the
-    authors' code (and Phi-3), not in the paper; `attention` replaces it. L is the training length, or `original`. A
-    checkpoint may bring its own lambda, one list for texts of up to L tokens and one for longer texts (`use_factors`).
+    the authors' code starts from YaRN's ramp, but blends the factors with it, where YaRN blends the frequencies. A
+    lambda found for one s is used for another s' as 1 + (lambda - 1) (s' - 1) / (s - 1), as the authors do. The first
+    `keep_first` positions keep rope's angles. The factor on cos and sin is in the authors' code (and Phi-3), not in the
+    paper; `attention` replaces it. L is the training length, or `original`. A checkpoint may bring its own lambda, one
+    list for texts of up to L tokens and one for longer texts (`use_factors`).
     """
 
     shared = True  # all layers of a model have the same lambda

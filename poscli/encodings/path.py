@@ -15,8 +15,9 @@ class PaTH(Encoding):
     """k_j . H_{j+1} ... H_i q_i in place of k_j . q_i, H_t = I - beta_t w_t w_t^T: each token reflects what passes it.
 
     Per head, w_t is a projection of x_t of the given `rank`, scaled to length 1, and beta_t = 2 sigmoid(u . x_t + b),
-    which starts at 1, where H_t is a projection. The paper convolves w_t over 3 tokens before it is scaled. The
-    convolution is left out here, because a window and a cache need features that depend on one token only.
+    which starts at 1, where H_t is a projection. The authors convolve w_t over 3 tokens, with a SiLU after it,
+    before it is scaled. Both are left out here, the convolution because a window and a cache need features that depend
+    on one token only.
     """
 
     kernel_gradient = True

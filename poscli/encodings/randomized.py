@@ -12,8 +12,9 @@ class Randomized(Encoding):
 
     `max` is 16 L unless given, L the training length. A new subset is drawn for every training step, and all layers
     share it. In evaluation the subset for n tokens is drawn from a fixed seed, so the output depends on the length of
-    the input. Every encoding joined with it sees these positions; the authors' code for ALiBi draws distances instead,
-    so `alibi+randomized` is not theirs.
+    the input. Every encoding joined with it sees these positions. The authors' code draws distances instead for ALiBi
+    and for Transformer-XL's vectors, so `alibi+randomized` and `transformer-xl+randomized` are not theirs; and with
+    rope, each of its layers draws a subset of its own.
     """
 
     shared = True

@@ -14,8 +14,8 @@ class RoPEDropped(RoPE):
     """Rope for the first 1 - `recalibrate` of the training steps; none for the rest, and none in evaluation.
 
     The paper's idea is that rotations speed up learning, that the model adapts to their absence in the last steps, and
-    that without them no length has new positions. The paper also sharpens the softmax for longer inputs; here that is a
-    wrapper (`logn`, `ssmax`).
+    that without them no length has new positions. The paper also sharpens the softmax for longer inputs; here that is
+    the wrapper `temper`.
     """
 
     facts = ("in evaluation, rope-dropped is none",)

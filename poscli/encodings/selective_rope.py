@@ -9,7 +9,7 @@ from poscli.encodings import Encoding, Shape, above, at_least, register
 
 @register("selective-rope", paper="arXiv:2511.17388", family="content")
 class SelectiveRoPE(Encoding):
-    """q_i . R(phi_i - phi_j) k_j, phi_i = theta_m sum_{l<=i} omega(x_l): each token adds its angle to every pair.
+    """q_i . R(phi_j - phi_i) k_j, phi_i = theta_m sum_{l<=i} omega(x_l): each token adds its angle to every pair.
 
     omega is a causal convolution over `tokens` tokens, per head and pair, of B A x_l / |x_l|, the norm taken per head,
     A and B of rank `rank`; theta_m = base^(-2m/D) is not learned. With `bias`, e^b is added to omega: b starts at 0,

@@ -16,8 +16,8 @@ class SelfExtend(NearAndFar):
 
     w_n is `window`, half of the training length L unless given; the authors' example sets it to 1024 where L is 4096,
     with groups of 32. G is `group`. Without a `group` it is the smallest G that keeps every distance of the current
-    length below L, so that no angle is new. The authors' code has w_n/G without a floor where it reads a whole text,
-    and with one where it decodes; the paper has the floor, and so has this class.
+    length below L, so that no angle is new. The authors' code has w_n/G without a floor, but for decoding with
+    flash_attn; the paper has the floor, and so has this class.
     """
 
     facts = ("self-extend(group=1) is rope",)

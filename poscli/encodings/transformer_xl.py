@@ -10,9 +10,10 @@ from poscli.encodings import Encoding, Length, Shape, at_least, register
 class TransformerXL(Encoding):
     """s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R[i-j]) / sqrt(D), R the sinusoids of width W, sines before cosines.
 
-    W_R is learned per layer and head; u and v are learned per head, for all layers. Distances beyond `clamp` are
-    clamped to it, as the authors do when they evaluate longer memories. u and v start at zero, the authors' at random
-    with a standard deviation of 0.02.
+    W_R is learned per layer and head; u and v are learned per head, for all layers: so in the paper and in
+    the authors' scripts for PyTorch; those for TensorFlow give every layer its own, as `xlnet` does. Distances beyond
+    `clamp` are clamped to it, as the authors do when they evaluate longer memories. u and v start at zero, the authors'
+    at random with a standard deviation of 0.02 by default.
     """
 
     def __init__(self, shape: Shape, *, clamp: Length[int] | None = None) -> None:

@@ -11,6 +11,6 @@ LAYOUTS.add(
         spec="rope(base=150000)+window(0.03125L)+sink-logit|rope(base=150000)+sink-logit",
         paper="arXiv:2508.10925",
         note="A local layer (128 of 4096 tokens), then a global one, both with base 150000 and a learned sink for each "
-        "head. Beyond 4096 tokens the model has YaRN by 32 on all layers.",
+        "head. The released model also has YaRN by 32 from 4096 tokens on all layers, at every length.",
     ),
 )

@@ -12,7 +12,7 @@ LAYOUTS.add(
         spec="rope(base=50000)|rope(base=50000)|rope(base=50000)|none",
         paper="Bakouch et al., 2025 (hf.co/blog/smollm3)",
         note="Three layers with rope of base 50000, then one without positions; all of them are global. For windows "
-        "of 32768 tokens after the first 4096 the base became 1500000, for 65536 then 5000000; transformers' default "
-        "for 32768 is 2000000.",
+        "of 32768 tokens after the first 4096 the base became 1500000 by the blog, and 2000000 by the released "
+        "configuration and in transformers; for 65536 then 5000000.",
     ),
 )

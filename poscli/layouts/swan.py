@@ -1,7 +1,6 @@
 """SWAN: global layers without positions, their scores scaled by a logarithm, and local ones (Puvvada et al., 2025).
 
-Neither the paper nor code could be read; three secondary sources agree on the order and the ratio, and
-one of them states the window.
+From the text of the paper as published (EMNLP 2025): order, ratio, window. No code was found.
 """
 
 from poscli.layouts import LAYOUTS, Layout
@@ -13,6 +12,6 @@ LAYOUTS.add(
         paper="arXiv:2504.08719",
         note="One global layer without positions, then three local ones (512 of 8192 tokens). Beyond L `logn` "
         "multiplies scores by log n / log L; the paper does so at every length by a fitted log(a + n) / log a, after "
-        "training.",
+        "training. Its base of rope is 1000000; here it is 10000, with which the models of the board were trained.",
     ),
 )

@@ -15,7 +15,8 @@ class RoPE2D(RoPE):
 
     So scores see only the distance of rows and the distance of columns. With `mixed`, each pair is rotated by r a + c b
     instead, a and b learned per head and layer; they start as two orthogonal directions per head, drawn at random, with
-    the lengths theta_m. The authors' base is 100 for axial and 10 for mixed frequencies.
+    the lengths theta_m. The authors' base is 100 for axial frequencies (50 in Swin) and 10 for mixed ones, which
+    `mixed` does not set.
     """
 
     axes = 2
