@@ -22,12 +22,13 @@ from poscli.system.errors import UsageError
 MARK = ".sweep"  # a file beside the runs, which the driver locks and every node must see
 
 
-def execute(job: str, home: str, threads: int) -> str:
+def execute(job: str, home: str, threads: int, variables: dict[str, str]) -> str:
     """Execute a job on `threads` threads; job and outcome are JSON. `home` is the driver's current folder.
 
-    A signal or Ray's cancelling raises Interrupted, with everything saved.
+    `variables` are those of the driver's environment that poscli reads. A signal or Ray's cancelling raises
+    Interrupted, with everything saved.
     """
-    os.environ["POSCLI_QUIET"] = "1"
+    os.environ.update(variables, POSCLI_QUIET="1")
     with contextlib.suppress(OSError):  # a machine without that folder can do what names none inside it
         os.chdir(home)
     import torch

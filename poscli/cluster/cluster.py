@@ -96,8 +96,8 @@ class Cluster(Workers):
             for node, seen in zip(self.nodes, self._seen(runs.absolute(), token), strict=True):
                 refuse_apart(node.address, seen, runs)
         finally:
-            lock.release()
             remove_display(mark)
+            lock.release()
 
     def _seen(self, runs: Path, token: str) -> list[dict[str, str]]:
         """What each node sees of a folder; UsageError if poscli cannot be run on one of them."""
@@ -122,7 +122,11 @@ class Cluster(Workers):
 
     def submit(self, job: Job) -> Future[Outcome]:
         absolute = job.model_copy(update={"runs": job.runs.absolute()})
-        reference = self._remote.remote(absolute.model_dump_json(by_alias=True), str(Path.cwd()), self._cpus)
+        # Ray takes no variables of this process along; the name of a machine is its own.
+        ours = {
+            name: text for name, text in os.environ.items() if name.startswith("POSCLI_") and name != "POSCLI_MACHINE"
+        }
+        reference = self._remote.remote(absolute.model_dump_json(by_alias=True), str(Path.cwd()), self._cpus, ours)
         outcome: Future[Outcome] = Future()
         self._running[outcome] = reference
         reference.future().add_done_callback(lambda answer: self._settle(answer, outcome, job))
@@ -269,6 +273,8 @@ def _refuse_silent(address: str, this_machine: str) -> None:
     is_port = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) <= LARGEST_PORT
     if not host or not is_port or "/" in host:
         raise UsageError(f"--ray {address}: an address is HOST:PORT, such as 10.0.0.1:6379, or auto")
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):  # which answers to no greeting in plain text
+        return
     host = this_machine if host in ("127.0.0.1", "localhost") else host
     try:
         with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:

@@ -44,7 +44,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> None:
     target, temporary = folder / f"step-{step}", folder / f".step-{step}.tmp"
     with storing(folder):
         for left in folder.glob(".step-*"):  # by a process that was killed here
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=left.suffix == ".old")  # as in _put_aside
     state = json.dumps(checkpoint.state, indent=2).encode()
     write_sealed(temporary, {MODEL: bytes_of(checkpoint.model), OPTIM: bytes_of(checkpoint.optim), STATE: state})
     with storing(target):
@@ -117,4 +117,4 @@ def _put_aside(path: Path) -> None:
     if path.exists():
         aside = path.with_name(f".{path.name}.old")
         path.rename(aside)
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)  # on NFS a file that is still open elsewhere stays for a while

@@ -29,6 +29,7 @@ HOLDER = ".holder.lock"  # names the process that holds the lock; empty once tha
 GRACE_SECONDS = 0.3  # `is_locked` holds the lock for an instant, which must not turn a worker away
 REFUSALS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system that has no locks
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines of one name, such as localhost, apart
+CONTAINER = Path("/proc/self/ns/pid")  # a link that names the container in which processes are counted
 _reasons: dict[int, str] = {}  # number of a file system -> why locks do not hold there, or ""
 
 
@@ -143,9 +144,9 @@ def _holder(folder: Path) -> dict[str, Any]:
 
 
 def _boot() -> str:
-    """The number that Linux draws when it starts; "" on other systems."""
+    """The number that Linux draws when it starts, and the container, which counts its own processes; else ""."""
     try:
-        return BOOT.read_text().strip()
+        return BOOT.read_text().strip() + str(CONTAINER.readlink())
     except OSError:
         return ""
 

@@ -121,7 +121,10 @@ class _Worker:
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - what it writes to stderr, closed with the worker
+        try:  # what it writes to stderr, closed with the worker
+            self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        except OSError:  # nowhere can anything be written but in the results
+            self._said = open(os.devnull, "w+")  # noqa: SIM115, PTH123
 
     def execute(self, job: Job) -> Outcome:
         """Let the process execute a job; WorkerDied if it ends before that."""

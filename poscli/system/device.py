@@ -118,3 +118,7 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+if "OMP_NUM_THREADS" not in os.environ and usable_cores() < torch.get_num_threads():
+    torch.set_num_threads(usable_cores())  # torch counts the cores of the machine, whatever the container may use

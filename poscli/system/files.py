@@ -16,6 +16,7 @@ from typing import Any
 
 from poscli.system.errors import CorruptError, DataError, StorageError
 
+NO_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP)  # of file systems that cannot sync folders
 TEMPORARY = ".tmp"  # the end of the names of files that are being written
 
 
@@ -37,7 +38,8 @@ def write_atomic(path: Path, content: bytes | str) -> None:
                 if os.name != "nt":  # mkstemp makes files private
                     mask = os.umask(0)
                     os.umask(mask)
-                    os.fchmod(handle, 0o666 & ~mask)
+                    with contextlib.suppress(OSError):  # some mounted file systems have no modes to change
+                        os.fchmod(handle, 0o666 & ~mask)
             finally:
                 os.close(handle)
             Path(name).replace(path)
@@ -154,6 +156,9 @@ def sync_folder(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         sync(handle)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
     finally:
         os.close(handle)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -13,10 +14,9 @@ import torch
 MIB = 2**20  # bytes
 USABLE = 0.9  # share of the free memory that one piece of work may take: estimates are rough, and others need memory
 NO_MEMORY = ("allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in messages of errors
-CGROUPS = (  # files with the limit, the use and the statistics of a container: cgroup version 2, version 1
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-)
+# Files with the limit, the use and the statistics of a group of processes: cgroup version 2, version 1.
+V2 = ("memory.max", "memory.current", "memory.stat")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
 
 
 def peak_memory_mb(device: torch.device) -> float:
@@ -136,20 +136,23 @@ def _free_of_system() -> float:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def free_of_container(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes left below the container's limit; file cache that the kernel can reclaim counts as free.
+def free_of_container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """Bytes left below the limits of a container or of a batch system; file cache that can be reclaimed counts as free.
 
-    Infinite where there is no limit.
+    `own` names the groups of this process. Slurm sets its limit in one above them. Infinite where there is no limit.
     """
-    for limit_file, use_file, statistics_file in CGROUPS:
-        try:
-            limit, used = (root / limit_file).read_text().strip(), int((root / use_file).read_text())
-            cache = _number_after("inactive_file", root / statistics_file)
-        except OSError:
-            continue
-        if limit.isdigit():
-            return float(int(limit) - used + cache)
-    return float("inf")
+    groups: dict[str, str] = {}
+    with suppress(OSError):
+        groups = {names: path for _, names, path in (line.split(":", 2) for line in own.read_text().splitlines())}
+    left = float("inf")
+    for controller, top, files in (("", root, V2), ("memory", root / "memory", V1)):
+        group = top / groups.get(controller, "").lstrip("/")
+        for folder in [each for each in (group, *group.parents) if each.is_relative_to(top)]:
+            with suppress(OSError):
+                limit, used, cache = (folder / name for name in files)
+                if (most := limit.read_text().strip()).isdigit():
+                    left = min(left, float(int(most) - int(used.read_text()) + _number_after("inactive_file", cache)))
+    return left
 
 
 def _number_after(name: str, path: Path) -> int:

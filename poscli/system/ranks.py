@@ -29,7 +29,9 @@ T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
 MEETING = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks find each other, set by torchrun, too
 LARGEST_PORT = 2**16 - 1
-LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
+CLOSED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # by a rank that has ended
+LOST_SIGNS = (*CLOSED, "gloo/transport", "NCCL")
+MOST_SAID = 400  # characters of another package's message
 TORCHRUN = "start ranks with torchrun, or unset WORLD_SIZE"
 SAME_START = "start every rank with the same command, the same files and the same versions"
 JOIN = timedelta(minutes=5)  # within which all ranks must have started
@@ -185,11 +187,13 @@ def is_lost(error: BaseException) -> bool:
     return type(error).__name__.startswith("Dist") or any(sign in str(error) for sign in LOST_SIGNS)
 
 
-def lost() -> LostRankError:
-    """The error of a rank that has lost another one."""
-    me = ranks()
+def lost(error: BaseException | None = None) -> LostRankError:
+    """The error of a rank that has lost another one, by an error that says more than that a connection was closed."""
+    me, said, why = ranks(), " ".join(str(error or "").split()), ""
+    if said and not any(sign in said for sign in CLOSED):
+        why = f" ({said[:MOST_SAID]}); if that comes at once, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
     return LostRankError(
-        f"rank {me.rank} of {me.count} on {platform.node()} has lost another rank; "
+        f"rank {me.rank} of {me.count} on {platform.node()} has lost another rank{why}; "
         "the same command goes on from the last checkpoint"
     )
 
@@ -208,7 +212,7 @@ def lost_ranks_named() -> Iterator[None]:
     except RuntimeError as error:
         if not is_lost(error):
             raise
-        raise lost() from error
+        raise lost(error) from error
 
 
 def _said(variables: dict[str, str]) -> str:

@@ -108,7 +108,7 @@ class Trainer:
             raise
         except (Exception, SystemExit) as error:  # SystemExit: a plugin has called sys.exit
             if is_lost(error):
-                raise lost() from error
+                raise lost(error) from error
             self._write_log()
             if not is_out_of_memory(error):
                 self._set_status("failed", f"{type(error).__name__} at step {self.step}: {error}", self.kept)

@@ -406,10 +406,12 @@ def test_a_node_must_see_the_folder_and_its_locks(tmp_path, monkeypatch) -> None
 
 def test_a_node_without_the_driver_s_folder_executes_jobs_all_the_same(here, monkeypatch) -> None:
     monkeypatch.setenv("POSCLI_QUIET", "1")
+    monkeypatch.setenv("POSCLI_TRITON", "1")
     performed = SimpleNamespace(model_dump_json=lambda: "an outcome")
     monkeypatch.setattr("poscli.sweep.job.perform", lambda *_: performed)
     job = Job(config=RunConfig(encoding="none"), runs=Path("runs")).model_dump_json(by_alias=True)
     (here / "here").mkdir()
     for home, folder in (("nowhere", here), ("here", here / "here")):
-        assert execute(job, str(here / home), 1) == "an outcome"
+        assert execute(job, str(here / home), 1, {"POSCLI_TRITON": "0"}) == "an outcome"
+        assert os.environ["POSCLI_TRITON"] == "0"
         assert Path.cwd() == folder

@@ -75,10 +75,35 @@ def test_a_container_s_memory_counts(limit: str, used: str, statistics: str, tmp
     (tmp_path / limit).write_text("1000\n")
     (tmp_path / used).write_text("700\n")
     (tmp_path / statistics).write_text("anon 600\ninactive_file 50 and more\nactive_file 50\n")
-    assert free_of_container(tmp_path) == 350
+    assert free_of_container(tmp_path, tmp_path / "none") == 350
     (tmp_path / limit).write_text("max\n")
-    assert free_of_container(tmp_path) == math.inf
+    assert free_of_container(tmp_path, tmp_path / "none") == math.inf
     assert free_of_container(tmp_path / "none") == math.inf
+
+
+@pytest.mark.parametrize(
+    ("top", "files", "own"),
+    [
+        ("", ("memory.max", "memory.current", "memory.stat"), "0::/slurm/job_1/step_0/task_0\n"),
+        (
+            "memory",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
+            "4:cpu:/\n9:memory:/slurm/job_1/step_0/task_0\n0::/\n",
+        ),
+    ],
+)
+def test_limits_of_groups_above_that_of_the_process_count(
+    top: str, files: tuple[str, str, str], own: str, tmp_path: Path
+) -> None:
+    """Slurm limits the step or the job, and not the group of each task."""
+    task = tmp_path / top / "slurm/job_1/step_0/task_0"
+    task.mkdir(parents=True)
+    for folder, limit in ((task, "max"), (task.parent, "2000"), (task.parents[1], "1000")):
+        for name, content in zip(files, (limit, "700", "inactive_file 50"), strict=True):
+            (folder / name).write_text(content)
+    groups = tmp_path / "groups"
+    groups.write_text(own)
+    assert free_of_container(tmp_path, groups) == 350
 
 
 @on_linux
