@@ -24,6 +24,15 @@ WIDTH = ("n_embed", "hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+DUAL_CHUNKS = "dual_chunk_attention_config"  # of Qwen's models of a million tokens: attention in chunks, by vLLM alone
+
+
+def lengths_of(model_type: str) -> tuple[str, ...]:
+    """The keys of the trained length, the first that is there before the others.
+
+    Command-R states a shorter length beside that of its training.
+    """
+    return ("model_max_length", *LENGTH) if model_type == "cohere" else LENGTH
 
 
 def quantization_of(config: Config) -> str:
@@ -212,6 +221,9 @@ class RotaryKind(PositionKind):
                 parameters = {key: parameters[key] for key in ("rope_theta", "partial_rotary_factor")}
                 parameters["rope_type"] = "default"
             stated = whole(config, LENGTH, self.length)
+            if self.local_theta is not None and parameters["rope_type"] == "linear":  # it is in the stated length
+                before = stated / positive_number(parameters, "factor", 1.0)
+                parameters = {ORIGINAL: max(1, round(before)), **parameters}
             spec, numbers = spec_of_rope(parameters, head_width, stated, length, self.rope.layout)
             parts.append(spec)
         if type_ == LOCAL:
@@ -382,7 +394,7 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
     head_width = whole(config, ("head_dim",), kind.head_width or width // heads, MOST_SIZE)
     if not head_width:
         raise DataError(f"config.json says {width} channels and {heads} heads, which leaves no channel for a head")
-    length = length or whole(config, LENGTH, kind.length)
+    length = length or whole(config, lengths_of(name), kind.length)
     layers = kind.layers(config, whole(config, LAYERS, most=MOST_LAYERS), head_width, length)
     return Architecture(
         model_type=name,

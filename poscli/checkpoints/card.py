@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from poscli.checkpoints.architecture import LENGTH, architecture
+from poscli.checkpoints.architecture import architecture, lengths_of
 from poscli.checkpoints.faults import Fault, faults_of
 from poscli.checkpoints.readings import Readings, own_layers, ranges, stock_reading
 from poscli.checkpoints.source import FETCH, config_in
@@ -130,7 +130,10 @@ def card_of(subject: Readings) -> Card:
         head_width=read.head_width,
         groups=tuple(groups),
         length=read.length,
-        length_from=next((name for name in LENGTH if subject.config.get(name)), f"the default of {read.model_type}"),
+        length_from=next(
+            (name for name in lengths_of(read.model_type) if subject.config.get(name)),
+            f"the default of {read.model_type}",
+        ),
         promised=subject.promised,
         tokenizer_limit=subject.tokenizer_limit,
         transformers=subject.stock.version,

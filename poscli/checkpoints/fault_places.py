@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 
-from poscli.checkpoints.architecture import KINDS, RotaryKind, everywhere, where_used, without_window
-from poscli.checkpoints.readings import FAR, Readings, Scaling, ranges
+from poscli.checkpoints.architecture import DUAL_CHUNKS, KINDS, RotaryKind, everywhere, where_used, without_window
+from poscli.checkpoints.readings import FAR, Readings, Scaling, number_in, ranges
 from poscli.checkpoints.scalings import ORIGINAL, SCALINGS
+from poscli.checkpoints.values import section
 
 NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own
 LONGROPE = ("longrope", "su")  # two names of one scaling
@@ -73,12 +74,16 @@ def scalings(*kinds: str, where: Callable[[Scaling], object] = lambda scaling: T
     ]
 
 
+# Keys of YaRN's authors, for the program that they wrote. With the value 1, or true, they ask for nothing.
+OF_YARN = ("attn_factor", "extrapolation_factor", "finetuned")
+
+
 def unknown_keys(model: Readings) -> Places:
     """Keys of a scaling that no version of transformers reads."""
     for scaling in model.scalings:
-        for key in scaling.parameters:
-            if key not in KNOWN:
-                close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.6)
+        for key, value in scaling.parameters.items():
+            if key not in KNOWN and not (key in OF_YARN and value == 1):
+                close = [] if key in OF_YARN else difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.6)
                 fix = f"Correct it to {close[0]!r}." if close else "Remove it, or find out what wrote it."
                 yield {"scaling": scaling, "key": key, "fix": fix}
 
@@ -245,10 +250,18 @@ def attention_factor_cancelled(model: Readings) -> Places:
             yield {"scaling": scaling, "keys": f"mscale {mscale:g} and the same mscale_all_dim"}
 
 
+def windows_of_chunks(model: Readings) -> int | None:
+    """The tokens of a window of training, of a model with attention in chunks; None for others."""
+    number = number_in(section(model.config, DUAL_CHUNKS), ORIGINAL)
+    return None if number is None else round(number)
+
+
 def mscale_alone(model: Readings) -> Places:
     """YaRN with one of the two numbers that act together."""
     for scaling in model.scalings:
         alone = [key for key in ("mscale", "mscale_all_dim") if scaling.number(key)]
+        if alone == ["mscale"] and scaling.number("mscale") == 1:
+            continue  # it changes nothing, whether it is read or not
         if scaling.kind == "yarn" and len(alone) == 1 and scaling.number("attention_factor") is None:
             other = "mscale_all_dim" if alone[0] == "mscale" else "mscale"
             yield {"scaling": scaling, "alone": alone[0], "other": other}

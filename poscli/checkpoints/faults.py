@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poscli.checkpoints import fault_places as at
-from poscli.checkpoints.architecture import LOCAL, quantization_of
+from poscli.checkpoints.architecture import DUAL_CHUNKS, LOCAL, quantization_of
 from poscli.checkpoints.readings import Readings
 from poscli.checkpoints.scalings import ORIGINAL
 
@@ -314,6 +314,24 @@ FAULTS = (
         "Add the scaling that the model was trained with, or set the length to {original:g}.",
     ),
     Rule(
+        "dual-chunks-left-out",
+        at.whole_checkpoint(
+            lambda model: at.windows_of_chunks(model) or 0, original=at.windows_of_chunks, key=lambda model: DUAL_CHUNKS
+        ),
+        "{key} asks for attention in chunks, which transformers leaves out: beyond the {original} tokens of training "
+        "distances are new, and {model.length} are stated.",
+        "Give --length {original}, or read long inputs with vLLM.",
+    ),
+    Rule(
+        "length-before-or-after-scaling",
+        at.scalings("linear", where=lambda scaling: scaling.original is None and (scaling.factor or 1) > 1),
+        "{scaling.where} divides positions by {scaling.factor:g}, and nothing says whether {model.length} tokens is "
+        "the length before that or after it.",
+        "Nothing, if it was trained on {model.length}; else give that length as --length.",
+        read_by=lambda model: model.model_type != "gemma3_text",
+        note=True,
+    ),
+    Rule(
         "length-not-raised",
         at.scalings("llama3", where=lambda scaling: scaling.original == scaling.length),
         f"{{scaling.where}} has {ORIGINAL} {{model.length}}, which is the stated length too, so that the scaling "
@@ -329,8 +347,10 @@ FAULTS = (
     ),
     Rule(
         "length-not-raised-for-yarn",  # as Qwen's pages ask for it; programs that read the length alone stop early
-        at.scalings("yarn", where=lambda scaling: scaling.original == scaling.length and (scaling.factor or 1) > 1),
-        "{scaling.where} scales {model.length} tokens by {scaling.factor:g}, and max_position_embeddings is still "
+        at.scalings(
+            "yarn", where=lambda scaling: scaling.original and scaling.original <= scaling.length < scaling.reach
+        ),
+        "{scaling.where} scales {scaling.original:g} tokens by {scaling.factor:g}, and max_position_embeddings is "
         "{model.length}.",
         "Nothing for transformers; set it to {scaling.reach:g} for programs that stop at it.",
         note=True,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poscli.checkpoints.architecture import (
+    DUAL_CHUNKS,
     LENGTH,
     LOCAL,
     Architecture,
@@ -196,6 +197,9 @@ def _nearest_fixed(wanted: Wanted) -> str:
 
 # ---- vLLM
 
+# Keys beside `max_position_embeddings` of which vLLM takes the least, or the first, as the longest input.
+LIMITS_OF_VLLM = ("model_max_length", "max_sequence_length", "max_seq_length", "seq_length", "seq_len")
+
 
 def vllm(wanted: Wanted, model: str, revision: str) -> Snippet:
     """The command of vLLM that serves a model; Inexpressible if vLLM computes something else."""
@@ -208,9 +212,17 @@ def vllm(wanted: Wanted, model: str, revision: str) -> Snippet:
     if wanted.ropes:
         keys = {key: value for key, value in transformers_5(wanted).items() if value is not None}
         ropes = keys["rope_parameters"]
+        if wanted.architecture.model_type == "gpt_oss":
+            if ropes["rope_type"] != "yarn" or "attention_factor" in ropes:
+                raise Inexpressible("vLLM computes YaRN with its own factor on cos and sin for every gpt-oss.")
+            keys["rope_parameters"] = ropes = {"beta_fast": 32.0, "beta_slow": 1.0} | ropes  # it takes no defaults
+        if wanted.ropes != wanted.trained and wanted.config.get(DUAL_CHUNKS):
+            raise Inexpressible(f"Remove {DUAL_CHUNKS} from config.json first: with it vLLM ignores scalings.")
         keys[LENGTH_KEY], notes = _adapt_to_vllm(wanted, ropes.get(wanted.main, ropes))
+        keys |= {key: keys[LENGTH_KEY] for key in LIMITS_OF_VLLM if key in wanted.config}
     else:
         name = next((name for name in LENGTH if name in wanted.config), None)
+        name = name or (LENGTH_KEY if wanted.architecture.model_type == "falcon" else None)  # vLLM takes its default
         keys = {name: wanted.target} if name else {}
     overrides = f" --hf-overrides {shlex.quote(json.dumps(keys))}" if keys else ""
     served = shlex.quote(model) + (f" --revision {revision}" if revision else "")
@@ -221,7 +233,8 @@ def vllm(wanted: Wanted, model: str, revision: str) -> Snippet:
 def _adapt_to_vllm(wanted: Wanted, rope: Keys) -> tuple[int, tuple[str, ...]]:
     """Change parameters of rope to what vLLM reads; returns `max_position_embeddings` and notes."""
     kind = rope["rope_type"]
-    if kind == "linear":  # vLLM allows inputs of the longest promised length times the factor
+    if kind == "linear" and wanted.architecture.model_type != "gemma3_text":
+        # vLLM allows inputs of the longest promised length times the factor, but for Gemma 3.
         return math.ceil(wanted.target / rope["factor"]), ()
     if kind == "dynamic":
         raise Inexpressible(

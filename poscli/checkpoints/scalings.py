@@ -73,8 +73,8 @@ def spec_of_rope(
         raise UsageError(f"config.json has the rope scaling {kind!r}: {near(str(kind), SCALINGS)}")
     name, options_of = SCALINGS[kind]
     options = {"base": positive_number(rope, "rope_theta", DEFAULT.theta), **options_of(rope, length)}
-    if kind == "dynamic" and length != trained:  # the other scalings write their length out
-        options["original"] = length
+    if (kind == "dynamic" and length != trained) or (kind == "linear" and length < trained):
+        options["original"] = length  # the other scalings write it out
     fraction = positive_number(rope, "partial_rotary_factor", DEFAULT.fraction)
     if layout != DEFAULT.layout:
         options["layout"] = layout
@@ -89,6 +89,10 @@ def _by_factor(rope: dict[str, Any], length: int) -> Options:
     return {"factor": _factor(rope)}
 
 
+def _linear(rope: dict[str, Any], length: int) -> Options:
+    return _by_factor(rope, length) | ({"original": _original(rope, length)} if rope.get(ORIGINAL) else {})
+
+
 def _yarn(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length)
     factor = _factor(rope, length / original)
@@ -100,11 +104,12 @@ def _yarn(rope: dict[str, Any], length: int) -> Options:
 def _yarn_attention(rope: dict[str, Any], factor: float) -> Options:
     """The factor on cos and sin that is given, or that of DeepSeek's two numbers.
 
-    Without either it is that of YaRN's paper, which the encoding computes. It is not written out, because it would stay
-    where another factor is put in the place of the checkpoint's own.
+    Without either, and where the number is the same, it is that of YaRN's paper, which the encoding computes. It is not
+    written out, because it would stay where another factor is put in the place of the checkpoint's own.
     """
     if rope.get("attention_factor") is not None:
-        return {"attention": positive_number(rope, "attention_factor", 1.0)}
+        attention = positive_number(rope, "attention_factor", 1.0)
+        return {} if math.isclose(attention, grown_by_yarn(factor), rel_tol=1e-9) else {"attention": attention}
     if rope.get("mscale") and rope.get("mscale_all_dim"):
         mscale, of_all = (positive_number(rope, key, 1.0) for key in ("mscale", "mscale_all_dim"))
         return {"attention": grown_by_yarn(factor, mscale) / grown_by_yarn(factor, of_all)}
@@ -138,7 +143,7 @@ def _longrope(rope: dict[str, Any], length: int) -> Options:
 # By the `rope_type` of transformers: the encoding of poscli, and its options.
 SCALINGS: dict[str, tuple[str, Callable[[dict[str, Any], int], Options]]] = {
     "default": ("rope", lambda rope, length: {}),
-    "linear": ("rope-linear", _by_factor),
+    "linear": ("rope-linear", _linear),
     "dynamic": ("rope-dynamic", _by_factor),
     "yarn": ("yarn", _yarn),
     "llama3": ("llama3", _llama3),

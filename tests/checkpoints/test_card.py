@@ -18,6 +18,7 @@ from published_configs import PUBLISHED, spaced, write
 
 transformers = pytest.importorskip("transformers")
 
+from poscli.checkpoints.architecture import architecture  # noqa: E402
 from poscli.checkpoints.card import Card, card_of, read_subject  # noqa: E402
 from poscli.checkpoints.fault_places import EVERYWHERE, KNOWN, READ  # noqa: E402
 from poscli.checkpoints.readings import Stock, Turns, stock_reading  # noqa: E402
@@ -69,6 +70,8 @@ def test_speeds_are_compared_beyond_rounding(factor: float, differs: bool) -> No
 
 NOTED = {
     "Qwen2.5-7B-Instruct with YaRN, as its page tells": ["length-not-raised-for-yarn"],
+    "Qwen3-8B with YaRN, as its page tells": ["length-not-raised-for-yarn"],
+    "AFM-4.5B": ["length-not-raised-for-yarn"],
     "Phi-3-mini-128k-instruct": ["window-never-cuts"],
     "mpt-7b": ["alibi-ends-at-length"],
 }
@@ -80,6 +83,20 @@ def test_published_configurations_have_no_faults(name: str, tmp_path: Path) -> N
     card = read_card(write(tmp_path, config, limit))
     assert card.grave == ()
     assert [note.name for note in card.faults] == NOTED.get(name, [])
+
+
+def test_command_r_has_the_length_of_its_training_and_not_the_shorter_one_beside_it(tmp_path: Path) -> None:
+    config = SMALL | {"model_type": "cohere", "model_max_length": 1024}
+    assert read_card(write(tmp_path / "cohere", config)).length == 1024
+    assert read_card(write(tmp_path / "llama", config | {"model_type": "llama"})).length == 64
+
+
+def test_a_factor_on_cos_and_sin_that_is_yarns_own_follows_another_factor() -> None:
+    """OLMo 3 writes 0.1 ln 8 + 1 out."""
+    for attention, stays in ((0.1 * math.log(8) + 1, False), (1.3, True)):
+        scaling = {"rope_type": "yarn", "factor": 8.0, ORIGINAL: 8, "attention_factor": attention}
+        spec = architecture(SMALL | {"rope_scaling": scaling}).spec
+        assert ("attention" in spec) is stays
 
 
 # What the installed version refuses, does not read, or reads otherwise.

@@ -232,6 +232,10 @@ FAULTY: dict[str, Config] = {
         "llama3", factor=4.0, original_max_position_embeddings=24, low_freq_factor=1, high_freq_factor=4, mscale=2,
         **LISTS,
     ),
+    "keys of YaRN's authors": scaled(
+        "yarn", factor=4.0, original_max_position_embeddings=24, attn_factor=2, extrapolation_factor=1, finetuned=True
+    ),
+    "dual chunks": llama() | {"dual_chunk_attention_config": {"original_max_position_embeddings": 24}},
     "a factor without a scaling": scaled("default", factor=4.0),
     "misspelt keys": sizes("llama") | {"rope_tetha": 5.0, "max_position_embedings": 9, "slidding_window": 5},
     "misspelt beside the right one": llama() | {"rope_thetas": 5.0, "max_positions_embeddings": 7},

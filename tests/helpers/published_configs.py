@@ -56,6 +56,43 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int | None]] = {
         | {"rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"}},
         131072,
     ),
+    "Qwen3-8B with YaRN, as its page tells": (
+        {"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 64, "num_attention_heads": 32}
+        | {"num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 2, "vocab_size": 151936}
+        | {"max_position_embeddings": 40960, "rope_theta": 1000000, "sliding_window": None, "use_sliding_window": False}
+        | {"max_window_layers": 36}
+        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+        131072,
+    ),
+    "AFM-4.5B": (
+        {"model_type": "arcee", "hidden_size": 2560, "intermediate_size": 64, "num_attention_heads": 20}
+        | {"num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 2, "vocab_size": 128256}
+        | {"max_position_embeddings": 65536, "rope_theta": 10000.0}
+        | {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 20.0,
+                "original_max_position_embeddings": 4096,
+                "mscale": 1.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            }
+        },
+        65536,
+    ),
+    "Yarn-Llama-2-7b-64k": (
+        LLAMA
+        | {"num_key_value_heads": 32, "max_position_embeddings": 65536, "vocab_size": 32000}
+        | {
+            "rope_scaling": {
+                "factor": 16.0,
+                "original_max_position_embeddings": 4096,
+                "type": "yarn",
+                "finetuned": True,
+            }
+        },
+        NO_LIMIT,
+    ),
     "pythia-160m": (
         {"model_type": "gpt_neox", "hidden_size": 768, "intermediate_size": 64, "num_attention_heads": 12}
         | {"num_hidden_layers": 2, "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25}
