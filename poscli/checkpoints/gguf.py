@@ -8,28 +8,39 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 
 from poscli.system.console import note
 from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.system.files import cache_folder, make_in_cache
+from poscli.system.memory import unaffordable
 from poscli.system.text import printable
 
 SUFFIX = ".gguf"
 FIRST_BYTES = b"GGUF"
-# Version of what is kept. The first one held random weights where a file lacked tensors, and the second one files whose
-# scaling of rope has no type.
-UNPACKED = 3
+# Version of what is kept. The first one held random weights where a file lacked tensors, the second one files whose
+# scaling of rope has no type, the third one tokenizers that put a token in front of every text, and thetas of 10000.
+UNPACKED = 4
 PART = re.compile(r"-\d{5}-of-(?!00001)\d{5}$")  # how the name of one of several files of a model ends
 SAMPLES, PIECE_BYTES = 64, 2**16  # read of a file, evenly spaced, to identify it
+LONG_LISTS = ("tokens", "scores", "token_type", "merges")  # of the tokenizer
+# Ways to split texts for which llama.cpp opens a text with a token where the file does not say it.
+OPENING = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
+# How byte-level tokenizers split a text first, by llama.cpp's names: as GPT-2 or as Qwen 2 does, as transformers reads
+# it, and as GPT-2 does after each digit was split off. transformers takes all others for GPT-2's.
+AS_GPT2, OF_DIGITS = (None, "default", "gpt-2", "qwen2"), ("smollm", "starcoder", "command-r")
+WITHOUT_THETA = ("starcoder2", "stablelm")  # model types whose theta transformers leaves in the file
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tensors that scale rope
 
 
@@ -70,12 +81,12 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
         make_in_cache(root)
         with FileLock(f"{folder}.lock"):
             if not folder.is_dir():
-                _check(path)
+                content = _check(path)
                 if not config_only:
                     note(f"unpacking {printable(path)}, once; it is kept in {folder}")
                 made = Path(tempfile.mkdtemp(dir=root))
                 try:
-                    _unpack(path, made, config_only)
+                    _unpack(path, content, made, config_only)
                     made.rename(folder)
                 finally:
                     shutil.rmtree(made, ignore_errors=True)
@@ -102,8 +113,32 @@ def _mark(path: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _check(path: Path) -> None:
-    """CorruptError for a file that is damaged or is not in GGUF, UsageError for one that scales rope."""
+@dataclass(frozen=True)
+class Content:
+    """What a file says beside its weights."""
+
+    fields: Mapping[str, Any]  # the metadata, without long lists
+    special: Mapping[str, str]  # by name, bos and eos, the token that stands for it
+    numbers: int  # in its tensors, without those of an output layer of its own
+
+    def value(self, key: str) -> Any:
+        """The value whose name ends so; None if there is none."""
+        return next((value for name, value in self.fields.items() if name.endswith(f".{key}")), None)
+
+    @property
+    def opens(self) -> bool:
+        """Whether a token stands in front of every text."""
+        said = self.value("ggml.add_bos_token")
+        usual = self.value("ggml.model") == "llama" or self.value("ggml.pre") in OPENING
+        return usual if said is None else bool(said)
+
+
+def _check(path: Path) -> Content:
+    """The content of a file; CorruptError for one that is damaged or is not in GGUF.
+
+    UsageError for one that scales rope, for numbers or a splitting of texts that the packages do not know, and for too
+    little memory.
+    """
     from gguf import GGUFReader
 
     with path.open("rb") as file:
@@ -111,15 +146,33 @@ def _check(path: Path) -> None:
             raise CorruptError(f"{printable(path)} is no GGUF file: it does not begin with {FIRST_BYTES.decode()}")
     try:
         reader = GGUFReader(path)
-        fields: Mapping[str, Any] = {key: field.contents() for key, field in reader.fields.items() if "rope" in key}
-        tensors = {tensor.name for tensor in reader.tensors}
+        short = {key: field for key, field in reader.fields.items() if key.rpartition(".")[2] not in LONG_LISTS}
+        fields: Mapping[str, Any] = {key: field.contents() for key, field in short.items()}
+        ids = {name: fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+        words = reader.fields.get("tokenizer.ggml.tokens")
+        special = {name: words.contents(n) for name, n in ids.items() if words is not None and n is not None}
+        tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
     except Exception as error:  # what a damaged file makes the package raise can be anything
+        if "is not a valid GGMLQuantizationType" in str(error) or "version" in str(error):
+            raise UsageError(
+                f"the package gguf cannot read {printable(path)} ({error}); take another quantisation of the model"
+            ) from error
         raise CorruptError(f"{printable(path)} is damaged ({type(error).__name__}); fetch it again") from error
-    if kind := _scaling(fields) or ("by factors" if tensors & set(FACTORS) else ""):
+    if kind := _scaling(fields) or ("by factors" if tensors.keys() & set(FACTORS) else ""):
         raise UsageError(
             f"{printable(path)} scales rope ({kind}), which transformers does not read from a GGUF file; name the "
             "checkpoint that it was converted from"
         )
+    splits = fields.get("tokenizer.ggml.pre")
+    if fields.get("tokenizer.ggml.model") == "gpt2" and splits not in (*AS_GPT2, *OF_DIGITS):
+        raise UsageError(
+            f"{printable(path)} splits texts as {printable(str(splits))} does, which transformers does not read from a "
+            "GGUF file; name the checkpoint that it was converted from"
+        )
+    content = Content(fields, special, sum(count for name, count in tensors.items() if name != "output.weight"))
+    if why := unaffordable(4 * content.numbers, torch.device("cpu")):
+        raise UsageError(f"{printable(path)} {why} to be unpacked; use a larger machine")
+    return content
 
 
 def _scaling(fields: Mapping[str, Any]) -> str:
@@ -135,8 +188,7 @@ def _scaling(fields: Mapping[str, Any]) -> str:
     return str(kind)
 
 
-def _unpack(path: Path, folder: Path, config_only: bool) -> None:
-    import torch
+def _unpack(path: Path, content: Content, folder: Path, config_only: bool) -> None:
     import transformers
 
     from poscli.checkpoints.checkpoint_model import quiet
@@ -145,6 +197,7 @@ def _unpack(path: Path, folder: Path, config_only: bool) -> None:
         with quiet():
             if config_only:
                 config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+                _complete(config, content)
                 config.save_pretrained(folder)
                 return
             tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
@@ -163,8 +216,12 @@ def _unpack(path: Path, folder: Path, config_only: bool) -> None:
                     f"{printable(path)} lacks {len(missing)} of the tensors of its model, such as {min(missing)}; "
                     "fetch it again"
                 )
+            read = sum(each.numel() for name, each in model.named_parameters() if not name.startswith("lm_head."))
+            if read != content.numbers:
+                raise ValueError(f"it reads {read} of its {content.numbers} numbers")
+            _complete(model.config, content)
             model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            _save_tokenizer(tokenizer, content, folder)
     except (OSError, DataError):
         raise
     except Exception as error:  # transformers checks little
@@ -173,3 +230,29 @@ def _unpack(path: Path, folder: Path, config_only: bool) -> None:
             f"transformers {transformers.__version__} cannot read {printable(path)}: {said}; name the checkpoint that "
             "it was converted from"
         ) from error
+
+
+def _complete(config: Any, content: Content) -> None:
+    """Write into a configuration what transformers has left in the file."""
+    theta = content.value("rope.freq_base")
+    if theta is not None and config.model_type in WITHOUT_THETA:
+        if getattr(config, "rope_parameters", None):  # from version 5 on
+            config.rope_parameters["rope_theta"] = theta
+        else:
+            config.rope_theta = theta
+    if config.model_type == "qwen3_moe":
+        config.norm_topk_prob = True  # as llama.cpp has it; version 4 leaves the default, false
+
+
+def _save_tokenizer(tokenizer: Any, content: Content, folder: Path) -> None:
+    """Write a tokenizer that splits texts, opens and ends them as the file says; transformers reads little of that."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    if content.value("ggml.model") == "gpt2" and content.value("ggml.pre") in OF_DIGITS:
+        words = ByteLevel(add_prefix_space=False, use_regex=True)
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence([Digits(individual_digits=True), words])
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings |= {f"{name}_token": token for name, token in content.special.items()}
+    path.write_text(json.dumps(settings | {"add_bos_token": content.opens}), encoding="utf-8")

@@ -47,14 +47,24 @@ WINDOWS: dict[Types, Keys] = {
     from_max_window_layers: {"use_sliding_window": True, "max_window_layers": 0},
 }
 GROUPED = "self-extend"
-IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
 GROWING = "rope-dynamic"  # whose base grows with the text; the file of a model with this scaling has plain rope
 STALE = (
     "While it writes, keys in the cache keep the rotation of the shorter text; `poscli extrapolate --model ... --as "
     "rope-dynamic --baseline served` measures what that costs."
 )
 SERVER, COMPLETION = "llama-server", "llama-completion"
-NOT_IN_LLAMA_CPP = ("flex_olmo", "helium")  # model types, as far as known
+NOT_IN_LLAMA_CPP = ("flex_olmo", "helium", "ministral")  # model types, as far as known
+WINDOWS_IN_LLAMA_CPP = (
+    "cohere2",
+    "exaone4",
+    "gemma3_text",
+    "gpt_oss",
+    "olmo3",
+)  # model types whose windows it computes
+# By the scaling whose factors its converter writes into the file, the model types for which it does.
+FACTORS_IN_LLAMA_CPP = {
+    "llama3": ("llama", "mistral", "mixtral", "arcee", "smollm3", "apertus"), "longrope": ("phi3",),
+}  # fmt: skip
 GGUF_NAMES = {
     "mistral": "llama", "mixtral": "llama", "phi": "phi2", "gpt_neox": "gptneox", "gemma3_text": "gemma3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "cohere": "command-r", "glm": "chatglm", "gpt_oss": "gpt-oss",
@@ -87,7 +97,9 @@ def transformers_5(wanted: Wanted) -> Keys:
     rope = ropes[wanted.main]
     _refuse_types(wanted, ONLY, rope["rope_type"], "transformers")
     keys: Keys = {"rope_parameters": ropes.get(EVERY_LAYER, ropes)}
-    keys |= _original_beside(wanted, rope, always=wanted.architecture.model_type == "phi3")
+    keys |= _original_beside(
+        wanted, rope, always=wanted.architecture.model_type == "phi3" or rope["rope_type"] == "llama3"
+    )
     stale = {"rope_scaling": None} if wanted.config.get("rope_scaling") else {}  # it would come first
     return keys | _head_dim(wanted, "mixtral") | longest(wanted, rope) | stale | window(wanted)
 
@@ -114,7 +126,7 @@ def transformers_4(wanted: Wanted) -> Keys:
             raise Inexpressible("transformers 4 has no key for a scaling of the layers with a window.")
         if model_type == "gemma3_text":
             keys["rope_local_base_freq"] = local["rope_theta"]
-    keys |= _original_beside(wanted, rope, always=kind == "longrope")
+    keys |= _original_beside(wanted, rope, always=kind in FACTORS_IN_LLAMA_CPP)  # whose converter reads it there alone
     stale = {"rope_parameters": None} if wanted.config.get("rope_parameters") else {}
     return keys | longest(wanted, rope) | stale | window(wanted)
 
@@ -266,6 +278,10 @@ def llama_cpp(wanted: Wanted, model: str, revision: str) -> Snippet:
     model_type = wanted.architecture.model_type
     if model_type in NOT_IN_LLAMA_CPP:
         raise Inexpressible(f"llama.cpp has no models of type {model_type}, as far as known: use another program.")
+    if model_type not in WINDOWS_IN_LLAMA_CPP and any("window(" in each.spec for each in wanted.architecture.layers):
+        raise Inexpressible(
+            f"llama.cpp reads models of type {model_type} without the window that they were trained with."
+        )
     if wanted.window is not None:
         raise Inexpressible(
             f"llama.cpp has no option for a window: cut the prompt to its last {wanted.window} tokens, with -c "
@@ -291,12 +307,21 @@ def _rope_options(wanted: Wanted) -> list[str]:
     """The options of a rope that differs from the model's own, or that a GGUF file does not hold."""
     if wanted.ropes == wanted.trained and wanted.ropes[wanted.main].name != GROWING:
         return []
+    model_type = wanted.architecture.model_type
     rope = rope_parameters(wanted, wanted.main)
     trained = rope_parameters(replace(wanted, ropes=wanted.trained), wanted.main)
+    if model_type == "gpt_oss":
+        raise Inexpressible("llama.cpp's options change only the layers of gpt-oss without a window.")
+    if model_type == "olmo3" and rope["rope_theta"] != trained["rope_theta"]:
+        raise Inexpressible("llama.cpp's option changes theta of the layers with a window, too.")
     if LOCAL in wanted.ropes and wanted.ropes[LOCAL] != wanted.trained[LOCAL]:
         raise Inexpressible("llama.cpp has no option for the rope of the layers with a window.")
     for kind in (trained["rope_type"], rope["rope_type"]):
-        if kind in IN_FILE:
+        if kind in FACTORS_IN_LLAMA_CPP:
+            if model_type not in FACTORS_IN_LLAMA_CPP[kind]:
+                raise Inexpressible(
+                    f"llama.cpp's converter writes no factors of {kind} for models of type {model_type}."
+                )
             raise Inexpressible(
                 f"llama.cpp reads the factors of {kind} from the GGUF file: put the keys for transformers into "
                 "config.json and convert the model again."

@@ -81,7 +81,9 @@ def config_in(folder: Path) -> dict[str, Any]:
 
 def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
     try:
-        named = folder = Path(spec).expanduser().resolve()
+        given = Path(spec).expanduser()
+        # The hub's cache has links whose names end so, to files whose names do not.
+        named = folder = given.parent.resolve() / given.name if given.suffix == gguf.SUFFIX else given.resolve()
         if (packed := gguf.file_in(folder)) is not None:
             named, folder = packed, gguf.unpacked(packed, config_only=config_only)
         if not folder.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,8 +39,13 @@ PARTS = {
 OTHERS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_gguf(folder: Path, path: Path, more: Mapping[str, str | float] | None = None) -> Path:
-    """Write the Llama in a folder to a GGUF file, in float32; `more` are further texts and numbers of its metadata."""
+def write_gguf(
+    folder: Path, path: Path, more: Mapping[str, str | float] | None = None, *, opens: bool = True, extra: bool = False
+) -> Path:
+    """Write the Llama in a folder to a GGUF file, in float32; `more` are further texts and numbers of its metadata.
+
+    `opens` says whether a token stands in front of every text; with `extra` there is a tensor that no Llama has.
+    """
     import gguf
 
     config = json.loads((folder / "config.json").read_text())
@@ -69,7 +75,9 @@ def write_gguf(folder: Path, path: Path, more: Mapping[str, str | float] | None 
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
-    writer.add_add_bos_token(True)
+    writer.add_add_bos_token(opens)
+    if extra:
+        writer.add_tensor("blk.0.attn_q.bias", np.zeros(config["hidden_size"], np.float32))
     for name, weight in load_file(folder / "model.safetensors").items():
         tensor = weight.numpy()
         stem, kind = name.rsplit(".", 1)
@@ -143,6 +151,8 @@ def test_a_file_that_changed_anywhere_is_unpacked_again(file: Path, tmp_path: Pa
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) -> None:
+    split = write_gguf(folder, file.with_name("split.gguf"), {"tokenizer.ggml.pre": "llama-bpe"})
+    biased = write_gguf(folder, file.with_name("biased.gguf"), extra=True)
     scaled = write_gguf(folder, file.with_name("scaled.gguf"), {"llama.rope.scaling.type": "yarn"})
     unknown, damaged = file.with_name("unknown.gguf"), file.with_name("damaged.gguf")
     unknown.write_bytes(file.read_bytes().replace(b"llama", b"lambo"))
@@ -150,8 +160,9 @@ def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) ->
     other = file.with_name("other.gguf")
     other.write_text("no model")
     for path, code, said in (
-        (file.parent, DATA, "holds 5 GGUF files; name one"),
+        (file.parent, DATA, "holds 7 GGUF files; name one"),
         (scaled, USAGE, "scales rope (yarn), which transformers does not read from a GGUF file"),
+        (split, USAGE, "splits texts as llama-bpe does, which transformers does not read from a GGUF file"),
         (unknown, USAGE, "lambo"),
         (damaged, CORRUPT, "is damaged"),
         (other, CORRUPT, "is no GGUF file"),
@@ -163,6 +174,26 @@ def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) ->
             assert [line.split(":")[0] for line in result.err.splitlines() if not line.startswith("unpacking")] == [
                 "error"
             ]
+
+    result = cli("extrapolate", "--model", biased)  # a card reads no weights
+    assert result.code == USAGE
+    assert re.search(r"cannot read .*biased.gguf: it reads \d+ of its \d+ numbers", result.err)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_texts_are_opened_and_split_as_the_file_says(opens: bool, folder: Path, file: Path) -> None:
+    path = write_gguf(folder, file.with_name("said.gguf"), {"tokenizer.ggml.pre": "smollm"}, opens=opens)
+    tokenizer = tokenizers.tokenizer(checkpoint_at(str(path), CPU).run.tokenizer)
+    assert tokenizer.opens is opens
+    assert tokenizer.end == (0 if opens else 1)
+    pieces = [tokenizer.decode([token]) for token in tokenizer.encode(b"in 1987")]
+    assert pieces[-4:] == [b"1", b"9", b"8", b"7"]
+
+
+def test_a_link_to_a_file_of_another_name_is_read_as_the_hub_keeps_it(file: Path) -> None:
+    blob = file.rename(file.with_name("0123abcd"))
+    file.symlink_to(blob)
+    assert checkpoint_at(str(file), CPU).name == "tiny"
 
 
 @pytest.mark.parametrize("key", ["llama.rope.scaling.factor", "llama.rope.scale_linear"])
