@@ -102,12 +102,14 @@ ALL = "all of this together"  # the option of a price
 class Price:
     """What a constraint costs: how much more the best encoding `without` it wins, in the unit of `Recommended.won`.
 
-    The other constraints stay, but for the price of ALL.
+    The other constraints stay, but for the price of ALL. The interval is that of these two; whether a cost is `shown`
+    counts all encodings that meet the other constraints.
     """
 
     option: str
     without: str
     share: Triple
+    shown: bool
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,9 @@ def recommend(table: TableOfCells, wishes: Wishes) -> Recommendation:
     for option in (*constraints, *[ALL] * (len(constraints) > 1)):
         kept = [meets for name, meets in constraints.items() if option not in (name, ALL)]
         others = [row for row in pool if all(meets(row) for meets in kept)]
-        best = _choices(table, others, at, whole)[0].row
-        prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best)))
+        found = _choices(table, others, at, whole)
+        best, shown = found[0].row, next(each.first for each in found if each.row is choices[0].row) > 1
+        prices.append(Price(option, name_on_board(best), _difference(pairs, choices[0].row, best), shown))
     return Recommendation(wishes, table, ratios[at], bare, tuple(choices), tuple(prices))
 
 
@@ -276,7 +279,7 @@ def _price_in_words(price: Price) -> str:
     if value == 0:
         return f"{option} costs nothing: without it the best is the same."
     cost = f"{value:z.0f} % [{low:z.0f}, {high:z.0f}] of what there is to win"
-    shown = "costs" if low > 0 else "is not shown to cost anything:"
+    shown = "costs" if price.shown else "is not shown to cost anything:"
     return f"{option} {shown} {cost}; without it the best is {named(price.without)}."
 
 

@@ -125,8 +125,8 @@ def answers_of(table: Standings) -> list[str]:
     gaining = [row for row in ranked if row.gains[-1][1] > 0]
     most = 100 * max(row.used[0] for row in ranked)
     said.append(
-        f"Of {counted(len(ranked), 'encoding')} with a rank, {len(gaining)} surely gain from context beyond L at "
-        f"{last}, at most {most:.0f} % of what training there would win."
+        f"Of {counted(len(ranked), 'encoding')} with a rank, {len(gaining)} gain from context beyond L at {last}, each "
+        f"by its own 95 % interval, at most {most:.0f} % of what training there would win."
     )
     if table.without:
         changes = max(len(set(names) ^ {row.label for row in top}) for names in table.without.values())

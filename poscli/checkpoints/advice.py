@@ -128,8 +128,10 @@ class Advice:
         return as_json(asdict(self) | {"candidates": candidates, "chosen": chosen})
 
 
-def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> Advice:
+def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int, *, dropped: int = 0) -> Advice:
     """Advice for the model of this name from its evaluations; `rows` are those of eval.csv of this model alone.
+
+    `dropped` is how many further candidates were given up because others did better on a part of the same text.
 
     UsageError if they lack the target, or compare nothing with the cropped context.
     """
@@ -151,7 +153,7 @@ def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> 
     candidates = [_candidate(rows, model, target, *each) for each in zip(keys, gains, costs, strict=True)]
     lost = {each.key: is_failure(each.verdict) or math.isnan(each.gain.difference) for each in candidates}
     candidates.sort(key=lambda each: (lost[each.key], 0.0 if lost[each.key] else -each.gain.difference, *each.key))
-    candidates = _judged(candidates, losses, target)
+    candidates = _judged(candidates, losses, target, dropped)
     return Advice(
         model=model,
         target=target,
@@ -192,12 +194,13 @@ def chosen(candidates: Sequence[Candidate]) -> Candidate | None:
     return min(peers, key=lambda each: (each.price, _parts(each), -each.gain.difference), default=None)
 
 
-def _judged(candidates: Sequence[Candidate], losses: EncodingLosses, target: int) -> list[Candidate]:
+def _judged(candidates: Sequence[Candidate], losses: EncodingLosses, target: int, dropped: int) -> list[Candidate]:
     """The candidates, each with whether its gain counts, and compared with the best one that counts.
 
-    Among many candidates some intervals lie above 0 by chance, which Holm's correction of their p-values leaves out.
+    Among many candidates some intervals lie above 0 by chance, which Holm's correction of their p-values leaves out. It
+    counts those that were `dropped` on the same text: the best of many were chosen by it.
     """
-    corrected = holm([each.gain.p for each in candidates])
+    corrected = holm([*(each.gain.p for each in candidates), *[1.0] * dropped])[: len(candidates)]
     candidates = [
         replace(each, counts=each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT) and bool(p <= SIGNIFICANT))
         for each, p in zip(candidates, corrected, strict=True)

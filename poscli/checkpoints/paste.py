@@ -224,6 +224,8 @@ def vllm(wanted: Wanted, model: str, revision: str) -> Snippet:
     if wanted.ropes:
         keys = {key: value for key, value in transformers_5(wanted).items() if value is not None}
         ropes = keys["rope_parameters"]
+        if ropes.get("rope_type") == "llama3":
+            keys.pop(ORIGINAL, None)  # it is there for the converter of llama.cpp
         if wanted.architecture.model_type == "gpt_oss":
             if ropes["rope_type"] != "yarn" or "attention_factor" in ropes:
                 raise Inexpressible("vLLM computes YaRN with its own factor on cos and sin for every gpt-oss.")

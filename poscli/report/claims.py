@@ -58,7 +58,7 @@ def claims_replicated(claims: Sequence[Claim], section: Section) -> Analysis | N
             f"{REPLICATED}: every number meets its bound with its whole 95 % interval over seeds and documents; "
             f"{NOT_REPLICATED}: one is surely on the other side; {NOT_SEEN}: neither, or what the claim takes for "
             "granted does not hold here",
-            "intervals are those of single numbers, not corrected for the number of claims",
+            "intervals are those of single numbers, not corrected for the number of claims or of numbers in one",
         ),
         points=tuple(
             f"{verdict}: {claim.says} ({claim.source}). {why}"

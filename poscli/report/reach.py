@@ -5,7 +5,8 @@ HARM_BPB; lengths are asked from the shortest on, until one is not shown. A harm
 longer ones that were measured, the whole interval lies at that harm or beyond it; lengths are asked from the longest
 down. What lies between is undecided. Because a length is asked only after all before it were shown, the intervals of
 single lengths need no correction for how many there are (tests in fixed order; Maurer, Hothorn and Lehmacher 1995):
-each of the two statements goes too far in at most 2.5 % of experiments.
+each of the two statements goes too far in about one of 40 experiments, and in up to one of eight where few documents
+carry most of the harm, because an interval of skewed numbers is too short on one side.
 
 The effective length of a task is the largest at which, and at all shorter ones, SOLVED_SHARE of the answers are right.
 Its interval goes from the largest length up to which that is sure, because the interval of the accuracy lies at that

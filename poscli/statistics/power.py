@@ -28,8 +28,12 @@ def detectable_difference(seeds: int, documents: int) -> str:
         return "with one document, no difference between encodings can be told; give more of the corpus to score"
     design = f"{seeds} seed{'s' * (seeds > 1)} and {documents} documents"
     bits = f"{smallest:.3f} bits per byte"
-    text = f"with {design}, a true difference of {bits} between two encodings is found in 4 of 5 cases"
-    return text if of_seeds else f"{text}, for these seeds only; to speak of others, give {FEWEST_SEEDS} or more"
+    which = "" if of_seeds else " of these seeds"
+    text = (
+        f"with {design}, a true difference of {bits} between two encodings{which} is shown by its own 95 % interval in "
+        "4 of 5 cases; the words better and worse, which count all comparisons, need more"
+    )
+    return text if of_seeds else f"{text}; to speak of other seeds, give {FEWEST_SEEDS} or more"
 
 
 def smallest_detectable(seeds: int, documents: int, seed_sd: float, document_sd: float, power: float = 0.8) -> float:

@@ -81,6 +81,18 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     assert answer(replace(found, more="--minutes"))[-1].endswith("give more --minutes.")
 
 
+@pytest.mark.parametrize(("dropped", "counts"), [(0, True), (20, False)])
+def test_candidates_that_were_dropped_on_the_same_text_count_among_the_many(dropped: int, counts: bool) -> None:
+    rows, units = measured(own=gains(-0.5), other=gains(-0.02))
+    fixed = units[(units["length"] == T) & (units["protocol"] == "fixed")]
+    crop = fixed[(fixed["encoding"] == "m") & (fixed["variant"] == "crop")]["nll"].to_numpy()
+    lucky = fixed.index[(fixed["encoding"] == "m as other") & (fixed["variant"] == "full")]
+    better = [0.7, 3.3, 0.5, -0.9, 2.3, 0.4, 1.6, -0.5, 1.5, 1.8, 0.3, 1.3, -0.6, 1.1, 0.5, 1.3]
+    units.loc[lucky, "nll"] = crop - 0.01 * np.array(better)
+    best = advice_on(rows, LossTable(units), "m", T, dropped=dropped).candidates[0]
+    assert (best.spec, best.gain.low > 0, best.counts) == ("other", True, counts)
+
+
 @pytest.mark.parametrize("documents", [1, 3])
 def test_a_gain_on_too_little_text_is_not_said_to_be_none(documents):
     rows, _ = measured(own=gains(-0.5), yarn=gains(0.2))

@@ -104,7 +104,7 @@ def _facts(table: Standings, row: Row) -> list[tuple[str, str]]:
         ("Gain over reading L", "; ".join(f"{at}: {with_interval(gain, '+.3f')}" for at, gain in gains)),
         (f"Gain at {last} on {table.control}, where nothing is to be won", with_interval(row.control, "+.3f")),
         (
-            "Share used of what training on the longest windows would win, %",
+            "Share used of what training on the longest windows would win (that taken as exact), %",
             with_interval([100 * share for share in row.used], "z.0f"),
         ),
         (f"Shown not to cost {HARM_BPB} bits up to", multiple_text(row.safe)),

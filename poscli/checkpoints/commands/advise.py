@@ -98,7 +98,9 @@ def advise(
         tables, left_out = spent.tables, spent.left_out
     else:
         tables = matrix.measured(asked)
-    advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.checkpoint.name, asked.target)
+    advice = advice_on(
+        tables.rows, LossTable(tables.details["units"]), asked.checkpoint.name, asked.target, dropped=len(left_out)
+    )
     advice = replace(advice, unfollowed=len(left_out), more="--tokens" if request.minutes is None else "--minutes")
     pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
     document = {"answer": answer(advice), **advice.record(), "paste": [asdict(each) for each in pasted]}

@@ -84,7 +84,9 @@ def _show(found: list[dict[str, Any]]) -> None:
             table.add_row(f"{rate:g}", *cells)
         out().print(table)
         rates = ", ".join(f"{name} {value:g}" for name, value in each["best"].items())
-        out().print(f"best *: {rates}; spread {each['spread']:.3f}, how much the recipe matters", markup=False)
+        lost = sum(trial["bpb"] is None for trial in each["trials"])
+        without = f" without {lost} that diverged" if lost else ""
+        out().print(f"best *: {rates}; spread {each['spread']:.3f}{without}", markup=False)
 
 
 def _cell(trial: dict[str, Any], best: dict[str, float]) -> str:
