@@ -113,7 +113,7 @@ def test_a_scaling_is_looked_for_on_the_layers_that_have_it(corpus: str, tmp_pat
         ignored = found(ignoring, scaled, corpus, "--target", "1x")
         added = found(scaling, plain, corpus, "--target", "1x")
     assert [each["name"] for each in ignored["faults"]] == ["scaling ignored"]
-    assert "should compute rope-linear(factor=8.0, base=3000.0)" in ignored["faults"][0]["said"]
+    assert "should compute rope-linear(factor=8.0, original=8, base=3000.0)" in ignored["faults"][0]["said"]
     assert [each["name"] for each in added["faults"]] == ["factor"]
     (factor,) = [dict(layer[0].options)["factor"] for layer in parse(added["explains"]).layers if len(layer) == 1]
     assert factor == pytest.approx(8, rel=0.05)

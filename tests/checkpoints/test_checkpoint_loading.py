@@ -118,9 +118,10 @@ def test_a_tokenizer_has_at_most_the_tokens_that_the_model_knows(llama: Path, co
     def knowing(rows: int) -> ReadCheckpoint:
         return replace(read, architecture=replace(read.architecture, vocab=rows))
 
-    checkpoint_run(knowing(task.vocab), tmp_path, CPU)
-    with pytest.raises(DataError, match=f"has {task.vocab} tokens, and the model knows {task.vocab - 1}: they do not"):
-        checkpoint_run(knowing(task.vocab - 1), tmp_path, CPU)
+    for rows in (task.vocab, task.vocab - 1):  # Gemma 3's tokenizer names an image token that has no row
+        checkpoint_run(knowing(rows), tmp_path, CPU)
+    with pytest.raises(DataError, match=f"has {task.vocab} tokens, and the model knows {task.vocab - 2}: they do not"):
+        checkpoint_run(knowing(task.vocab - 2), tmp_path, CPU)
     assert not (tmp_path / "runs").exists()
 
 

@@ -109,7 +109,8 @@ def test_layers_with_one_rope_in_the_configuration_change_together(place: Path, 
     for setup in opened.work[1:]:
         spec = setup.run.config.encoding
         for snippet in snippets("M", read.architecture, read.config, spec, opened.target):
-            assert not snippet.reason or snippet.runtime == "llama.cpp", snippet.reason
+            cannot = ("llama.cpp", "vLLM") if family == "gpt_oss" else ("llama.cpp",)
+            assert not snippet.reason or snippet.runtime in cannot, snippet.reason
         leaves = [leaf for layer in parse(spec).layers for leaf in layer]
         assert len({str(leaf) for leaf in leaves if leaf.name in ("yarn", "rope-linear")}) == 1
         assert {str(leaf) for leaf in leaves if leaf.name == "window"} == {

@@ -335,7 +335,9 @@ def test_a_job_has_the_outcome_of_its_process_or_none_if_that_has_ended(ray: Fak
     made = Cluster(HEAD, 3)
     made.allot(0, 0, None)
     answers = [made.submit(job) for _ in range(4)]
-    sent, home, cpus = ray.log[-1]
+    sent, home, cpus, variables = ray.log[-1]
+    assert variables["POSCLI_CACHE"] == os.environ["POSCLI_CACHE"]
+    assert all(name.startswith("POSCLI_") for name in variables)
     assert (Job.model_validate_json(sent).runs, Path(home), cpus) == (folder / "runs", folder, 3)
     ray.jobs[0].set_result(Outcome(folders=(folder / "runs" / "x",)).model_dump_json())
     assert answers[0].result(0).folders == (Path("runs/x"),)
