@@ -61,7 +61,7 @@ def is_gentle(c_BHT: Tensor, rows: int) -> bool:
 
 
 def _is_steep(c_BHS: Tensor, rows: int) -> bool:
-    """Whether a potential needs a number for each pair of a query of a block, the last tokens, and a key."""
+    """Whether the potential of a block's queries, the last `rows` tokens, changes too much for one number per key."""
     return rows > 1 and not is_gentle(c_BHS[..., -rows:], rows)
 
 

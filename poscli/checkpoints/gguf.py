@@ -83,6 +83,8 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
             if not folder.is_dir():
                 content = _check(path)
                 if not config_only:
+                    _refuse_unreadable(path, content)
+                if not config_only:
                     note(f"unpacking {printable(path)}, once; it is kept in {folder}")
                 made = Path(tempfile.mkdtemp(dir=root))
                 try:
@@ -136,8 +138,7 @@ class Content:
 def _check(path: Path) -> Content:
     """The content of a file; CorruptError for one that is damaged or is not in GGUF.
 
-    UsageError for one that scales rope, for numbers or a splitting of texts that the packages do not know, and for too
-    little memory.
+    UsageError for one that scales rope, and for numbers that the package gguf does not know.
     """
     from gguf import GGUFReader
 
@@ -163,16 +164,19 @@ def _check(path: Path) -> Content:
             f"{printable(path)} scales rope ({kind}), which transformers does not read from a GGUF file; name the "
             "checkpoint that it was converted from"
         )
-    splits = fields.get("tokenizer.ggml.pre")
-    if fields.get("tokenizer.ggml.model") == "gpt2" and splits not in (*AS_GPT2, *OF_DIGITS):
+    return Content(fields, special, sum(count for name, count in tensors.items() if name != "output.weight"))
+
+
+def _refuse_unreadable(path: Path, content: Content) -> None:
+    """UsageError for a file whose splitting of texts transformers does not know, or that does not fit the memory."""
+    splits = content.value("ggml.pre")
+    if content.value("ggml.model") == "gpt2" and splits not in (*AS_GPT2, *OF_DIGITS):
         raise UsageError(
             f"{printable(path)} splits texts as {printable(str(splits))} does, which transformers does not read from a "
             "GGUF file; name the checkpoint that it was converted from"
         )
-    content = Content(fields, special, sum(count for name, count in tensors.items() if name != "output.weight"))
     if why := unaffordable(4 * content.numbers, torch.device("cpu")):
         raise UsageError(f"{printable(path)} {why} to be unpacked; use a larger machine")
-    return content
 
 
 def _scaling(fields: Mapping[str, Any]) -> str:

@@ -54,13 +54,8 @@ STALE = (
 )
 SERVER, COMPLETION = "llama-server", "llama-completion"
 NOT_IN_LLAMA_CPP = ("flex_olmo", "helium", "ministral")  # model types, as far as known
-WINDOWS_IN_LLAMA_CPP = (
-    "cohere2",
-    "exaone4",
-    "gemma3_text",
-    "gpt_oss",
-    "olmo3",
-)  # model types whose windows it computes
+# Model types whose windows llama.cpp computes; it leaves out those of the others.
+WINDOWS_IN_LLAMA_CPP = ("cohere2", "exaone4", "gemma3_text", "gpt_oss", "olmo3")
 # By the scaling whose factors its converter writes into the file, the model types for which it does.
 FACTORS_IN_LLAMA_CPP = {
     "llama3": ("llama", "mistral", "mixtral", "arcee", "smollm3", "apertus"), "longrope": ("phi3",),

@@ -206,9 +206,8 @@ def explaining(
         fix = "name a branch, a tag, a commit or refs/pr/N"
         raise DataError(f"{repo} has no revision {revision!r}; {fix}") from error
     except client_failures() as error:
-        if isinstance(error, GatedRepoError) or "is a gated dataset" in reason(
-            error
-        ):  # `datasets` keeps only the words
+        gated = isinstance(error, GatedRepoError) or "is a gated dataset" in reason(error)  # `datasets` keeps the words
+        if gated:
             page = f"{constants.ENDPOINT}/{'datasets/' * of_data}{repo}"
             raise DataError(f"{repo} is gated: accept its terms at {page}, then {LOGIN}") from error
         if isinstance(error, RepositoryNotFoundError):

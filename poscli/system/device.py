@@ -37,10 +37,10 @@ def device_of(name: str) -> torch.device:
 
 
 def places_of_layers(device: torch.device) -> tuple[torch.device, ...]:
-    """Where the layers of a model that is too large for a device may lie: first on it.
+    """The devices over which a model may be spread that is too large for the given one, in the order of their use.
 
-    For "cuda", which names no GPU, these are all GPUs and then main memory, if there are two GPUs or more and the
-    package accelerate; otherwise the device alone.
+    For "cuda", which names no GPU, they are all GPUs and then the CPU, if there are two GPUs or more and the package
+    accelerate is installed; otherwise the given device alone.
     """
     gpus = torch.cuda.device_count() if device == torch.device("cuda") and find_spec("accelerate") else 1
     return (device,) if gpus < 2 else (*(torch.device("cuda", n) for n in range(gpus)), torch.device("cpu"))

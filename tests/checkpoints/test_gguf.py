@@ -162,7 +162,6 @@ def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) ->
     for path, code, said in (
         (file.parent, DATA, "holds 7 GGUF files; name one"),
         (scaled, USAGE, "scales rope (yarn), which transformers does not read from a GGUF file"),
-        (split, USAGE, "splits texts as llama-bpe does, which transformers does not read from a GGUF file"),
         (unknown, USAGE, "lambo"),
         (damaged, CORRUPT, "is damaged"),
         (other, CORRUPT, "is no GGUF file"),
@@ -175,9 +174,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, file: Path) ->
                 "error"
             ]
 
-    result = cli("extrapolate", "--model", biased)  # a card reads no weights
-    assert result.code == USAGE
-    assert re.search(r"cannot read .*biased.gguf: it reads \d+ of its \d+ numbers", result.err)
+    for path, said in (  # a card reads neither weights nor texts
+        (split, r"splits texts as llama-bpe does, which transformers does not read from a GGUF file"),
+        (biased, r"cannot read .*biased.gguf: it reads \d+ of its \d+ numbers"),
+    ):
+        result = cli("extrapolate", "--model", path)
+        assert result.code == USAGE
+        assert re.search(said, result.err)
+        assert cli("card", path).code == 0
 
 
 @pytest.mark.parametrize("opens", [True, False])
