@@ -82,7 +82,7 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
         with together():
             status = run.status()
             model = None if status["state"] in FAILED_STATES else model_to_measure(setup)
-        if ranks().first and not force and has_evaluation(run):
+        if ranks().first and not force and has_evaluation(run) and not _only_more(run, settings):
             note(f"{run.id} was evaluated under other settings; these results replace that evaluation")
         with together():
             if force and ranks().first:  # only now: every rank has a model to measure
@@ -110,6 +110,12 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
 def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
     """Whether a run's tables were made under these settings, and are sound."""
     return evaluated_under(run) == record_of(run, settings) and not fault_of(run)
+
+
+def _only_more(run: Run, settings: EvaluationSettings) -> bool:
+    """Whether these settings ask for what a run's tables have, on more tokens, so that it is gone on with."""
+    before, asked = evaluated_under(run) or {}, record_of(run, settings)
+    return {**before, "tokens": settings.tokens} == asked and before["tokens"] < settings.tokens
 
 
 def _discard_damaged(run: Run, task: Task) -> None:

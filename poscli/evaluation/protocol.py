@@ -47,7 +47,9 @@ class EvaluationSettings:
         if not 1 <= self.stride <= self.train_length:
             raise UsageError(f"--stride {self.stride} must be between 1 and the training length {self.train_length}")
         if self.tokens < self.stride:
-            raise UsageError(f"--tokens {self.tokens} is less than one stride of {self.stride} tokens; give more")
+            raise UsageError(
+                f"--tokens {self.tokens} is less than one stride of {self.stride}; give more, or a lower --stride"
+            )
 
     @property
     def lengths(self) -> list[int]:

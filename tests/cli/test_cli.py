@@ -114,6 +114,8 @@ def test_another_evaluation_of_a_run_is_said_to_replace_the_one_before(results: 
     other = cli("extrapolate", "--enc", "alibi", *SHORT, "--stride", 2, "--out", copy)
     assert (other.code, other.err.count("these results replace that evaluation")) == (0, 1)
     assert "replace" not in cli("extrapolate", "--enc", "alibi", *SHORT, "--stride", 2, "--force", "--out", copy).err
+    more = cli("extrapolate", "--enc", "alibi", *SHORT, "--stride", 2, "--tokens", 512, "--out", copy)
+    assert (more.code, "replace" in more.err) == (0, False)
 
 
 def test_runs_are_selected_by_encoding_and_by_the_beginning_of_their_id(results: Path) -> None:
