@@ -19,7 +19,7 @@ from poscli.drawing.text import distinct, listed, named, number, signed
 from poscli.report import accuracy
 from poscli.report.collect import Trained
 from poscli.report.data import Figure, Line, MissingResults
-from poscli.report.groups import Group, the_model
+from poscli.report.groups import Group, shortened
 from poscli.report.origin import bits_per, footnote, unit_of
 from poscli.report.pooling import (
     Point,
@@ -47,7 +47,6 @@ from poscli.report.verdicts import (
     effect,
     verdict,
 )
-from poscli.runs.run import AS
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS, UNKNOWN, Triple
 from poscli.statistics.comparison import LN2
@@ -82,7 +81,7 @@ class Charts:
     ) -> None:
         """`runs` is what is known of the trainings, by run id."""
         self.rows, self.group, self.summary, self.runs = group.rows, group, summary, runs
-        self.model = the_model(map(str, summary["encoding"]))
+        self.model, self.names, self.common = shortened(map(str, summary["encoding"]))
         self.measured: dict[tuple[str, str], list[Point]] = {}
         for key, points in measured.items():
             renamed = (replace(point, encoding=self.short(point.encoding)) for point in points)
@@ -94,8 +93,8 @@ class Charts:
         self.weak |= {self.short(name): NOT_TRAINED for name in untrained(self.rows)}
 
     def short(self, name: str) -> str:
-        """An encoding without the model that all of them are of."""
-        return name.removeprefix(self.model + AS) if self.model else name
+        """An encoding without what all of them have in common."""
+        return self.names.get(name, name)
 
     def _table(self, table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(encoding=table["encoding"].map(self.short))
@@ -106,7 +105,7 @@ class Charts:
 
     def origin(self, protocol: str) -> str:
         """The footnote of numbers under a protocol."""
-        return footnote(self.rows, protocol, self.runs, self.model)
+        return footnote(self.rows, protocol, self.runs, self.common)
 
     def all(self) -> tuple[list[Figure], list[str]]:
         """The figures for which there are numbers, and notes that say why others are missing."""

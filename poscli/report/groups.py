@@ -30,6 +30,7 @@ from poscli.statistics.comparison import LossTable
 from poscli.system.text import printable_line
 
 Details = Mapping[str, pd.DataFrame]  # the tables of an evaluation beside rows and positions, by name
+OPTION = re.compile(r"(\w+)=([^,()]+)(?:, |(?=\)))")  # of a spec, of which the value is no list
 LONGEST_SLUG = 40  # letters of a corpus in the name of a picture; whole words, the last ones
 
 
@@ -211,15 +212,36 @@ def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:
     return [slug + mark if slugs.count(slug) > 1 else slug for slug, mark in zip(slugs, marks, strict=True)]
 
 
-def the_model(names: Iterable[str]) -> str:
-    """The model that is in every name, by itself or before an encoding; "" if there is none, or nothing to shorten.
+def shortened(names: Iterable[str]) -> tuple[str, dict[str, str], str]:
+    """The model that all encodings are of, encodings without what they have in common, and words that say what that is.
 
-    >>> the_model(["rope", "rope as yarn", "rope as none"]), the_model(["rope", "rope as yarn", "yarn"])
-    ('rope', '')
+    In common is the model, if it is in every name, by itself or before an encoding, and then every option that has one
+    value wherever it is given. Nothing is left out if encodings could then not be told apart.
+
+    >>> _, names, words = shortened(["my", "my as yarn(factor=2, base=9)", "my as rerope(base=9)"])
+    >>> sorted(names.values())
+    ['my', 'rerope', 'yarn(factor=2)']
+    >>> words
+    'all but my are this model under another encoding, whose base=9 is not written out'
+    >>> shortened(["rope", "rope as yarn", "yarn"])[0]
+    ''
     """
     every = set(names)
     model = min(every, key=len, default="")
-    others = [name for name in every if name != model]
-    alone = all(name.startswith(model + AS) for name in others)
-    short = {name.removeprefix(model + AS) for name in others}
-    return model if others and alone and model not in short else ""
+    specs = {name: name.removeprefix(model + AS) for name in every if name.startswith(model + AS)}
+    if not specs or len({model, *specs.values()}) < len(every):
+        return "", {name: name for name in every}, ""
+    words = f"all but {model} are this model under another encoding"
+    given = [option for spec in specs.values() for option in OPTION.findall(spec)]
+    common = [each for each in sorted(set(given)) if 1 < given.count(each) == [key for key, _ in given].count(each[0])]
+    bare = {name: _without(common, spec) for name, spec in specs.items()}
+    if common and len({model, *bare.values()}) == len(every):
+        specs, left_out = bare, ", ".join(f"{key}={value}" for key, value in common)
+        words += f", whose {left_out} is not written out"
+    return model, {model: model, **specs}, words
+
+
+def _without(options: Sequence[tuple[str, str]], spec: str) -> str:
+    """A spec without some of its options."""
+    kept = OPTION.sub(lambda option: "" if option.groups() in options else option[0], spec)
+    return kept.replace(", )", ")").replace("()", "")

@@ -17,10 +17,10 @@ UNKNOWN_MACHINE = "not recorded"  # in rows of which nothing was measured
 OF_EPISODES = "answer"  # the protocol
 
 
-def footnote(rows: pd.DataFrame, protocol: str, runs: Mapping[str, Trained], model: str) -> str:
+def footnote(rows: pd.DataFrame, protocol: str, runs: Mapping[str, Trained], common: str) -> str:
     """How the numbers of one protocol were made, as a footnote; `runs` is what is known of the trainings.
 
-    If all rows are of one model that is read under several encodings, `model` is its name; otherwise it is empty.
+    `common` says what the encodings have in common and is left out of their names.
     """
     chosen = rows[rows["protocol"] == protocol]
     scored = chosen[chosen["status"] == "ok"]
@@ -34,7 +34,7 @@ def footnote(rows: pd.DataFrame, protocol: str, runs: Mapping[str, Trained], mod
         f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} "
         f"{items_of(chosen)} scored",
         seed_counts(rows),
-        f"all but {model} are this model under another encoding" if model else "",
+        common,
         ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
     ]
     return "; ".join(filter(None, parts)) + "."
