@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -38,6 +39,8 @@ from poscli.system.errors import CorruptError, UsageError, near
 from poscli.system.files import make_folder, parse_object, write_atomic
 
 LARGEST = 100_000  # bytes
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+NAME = r"[\w.+|(),=-]+"  # of an encoding
 ENTRY, SOURCE, CELLS = "entry.json", "source", "cells"  # a file and two folders
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every file in it, so that equal bundles are equal bytes
 CURE = "ask whoever made it for another one"
@@ -112,10 +115,13 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
         raise CorruptError(f"{path} has {len(content) / 1000:.0f} kB, and a bundle at most 100 kB; {CURE}")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(each.file_size for each in archive.infolist()) > 50 * LARGEST:
+            members = archive.infolist()
+            if sum(each.file_size for each in members) > 50 * LARGEST:
                 raise CorruptError(f"{path} unpacks to more than a bundle may have; {CURE}")
-            files = {each.filename: archive.read(each) for each in archive.infolist() if not each.is_dir()}
-    except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last: encrypted, or packed in another way
+            if any(each.compress_type not in PACKED for each in members):  # 100 kB of bzip2 may hold 100 GB
+                raise CorruptError(f"{path} is not a bundle: it is packed in another way; {CURE}")
+            files = {each.filename: archive.read(each) for each in members if not each.is_dir()}
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:  # the last one: encrypted
         raise CorruptError(f"{path} is not a bundle ({error}); {CURE}") from error
     if ENTRY not in files:
         raise CorruptError(f"{path} is not a bundle: it has no {ENTRY}; {CURE}")
@@ -125,6 +131,8 @@ def read_bundle(path: Path, unpack: Path) -> Bundle:
         tried = tuple(map(str, known["tried"]))
     except (KeyError, TypeError) as error:
         raise CorruptError(f"{path} is not a bundle: {ENTRY} lacks {error}; {CURE}") from error
+    if not re.fullmatch(NAME, fields["name"]):
+        raise CorruptError(f"{path} is not a bundle: its name is {fields['name']!r}; {CURE}")
     make_folder(unpack)
     for name, text in files.items():
         parts = PurePosixPath(name).parts

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
+from poscli.board.bundle import NAME, Again, Bundle, compare_again, refuse_taken, write_bundle
 from poscli.board.cells import encoding_folder, read_cells
 from poscli.board.gather import BoardJob, gather, refuse_other_source, source_of_encoding
 from poscli.board.progress import missing_jobs, plan_jobs, run_missing, tune
@@ -120,7 +120,7 @@ def contender_of(enc: str, name: str | None, season: Season, table: str, board: 
     source = Path(files[0]) if files else None
     text = source.read_text(encoding="utf-8") if source else ""
     name = name or re.sub(r"[^|+(]*:(\w+)", lambda leaf: re.sub(WORD_BEGINS, "-", leaf[1]).lower(), spec)
-    if not re.fullmatch(r"[\w.+|(),=-]+", name):
+    if not re.fullmatch(NAME, name):
         raise UsageError(f"--name {name!r} has other characters than letters, digits and .+|(),=-; choose another one")
     cells = read_cells(board, season.name)
     standings_of(board, season)  # first: without a board there are no ranks

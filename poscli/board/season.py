@@ -173,7 +173,7 @@ def season_of(path: Path | None) -> Season:
         raise UsageError(f"there is no season {str(path)!r}; write one like {SEASON}, or leave --season out")
     try:
         return validated(Season, tomllib.loads(path.read_text(encoding="utf-8")), str(path))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
 
 

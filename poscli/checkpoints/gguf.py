@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +85,9 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
                     _refuse_unreadable(path, content)
                 if not config_only:
                     note(f"unpacking {printable(path)}, once; it is kept in {folder}")
-                made = Path(tempfile.mkdtemp(dir=root))
+                made = root / f".{folder.name}.partial"
+                shutil.rmtree(made, ignore_errors=True)  # what a killed process left
+                made.mkdir()
                 try:
                     _unpack(path, content, made, config_only)
                     made.rename(folder)

@@ -234,7 +234,7 @@ def _header(file: BinaryIO, path: Path) -> tuple[int, bytes, list[tuple[int, int
         tensors = [(int(begin), int(end)) for begin, end in (entry["data_offsets"] for entry in entries.values())]
         if not all(0 <= begin <= end for begin, end in tensors):
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptError(f"{printable(path)} has a damaged header; {FETCH}") from error
     expected = 8 + length + max((end for _, end in tensors), default=0)
     if size != expected:

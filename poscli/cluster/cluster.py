@@ -34,6 +34,7 @@ from poscli.system.memory import in_words
 from poscli.system.ranks import LARGEST_PORT, LOOPBACK
 from poscli.system.signals import kept_handlers
 
+KEPT_HERE = ("POSCLI_MACHINE", "POSCLI_API_KEY")  # the name of a machine is its own, and a key is for no other
 LOCAL = "local"  # in the place of an address: a cluster of this machine alone, for as long as the command runs
 CONNECT_SECONDS = 5.0  # to wait for an answer at an address
 LOCK_SECONDS = 5.0  # to wait for another sweep that is starting
@@ -122,10 +123,8 @@ class Cluster(Workers):
 
     def submit(self, job: Job) -> Future[Outcome]:
         absolute = job.model_copy(update={"runs": job.runs.absolute()})
-        # Ray takes no variables of this process along; the name of a machine is its own.
-        ours = {
-            name: text for name, text in os.environ.items() if name.startswith("POSCLI_") and name != "POSCLI_MACHINE"
-        }
+        # Ray takes no variables of this process along.
+        ours = {name: text for name, text in os.environ.items() if name.startswith("POSCLI_") and name not in KEPT_HERE}
         reference = self._remote.remote(absolute.model_dump_json(by_alias=True), str(Path.cwd()), self._cpus, ours)
         outcome: Future[Outcome] = Future()
         self._running[outcome] = reference

@@ -77,7 +77,7 @@ class ExtrapolateRequest(Request):
         ge=1,
         le=MOST,
         description="Tokens between sliding windows, at most 1/8 of a window (L/32 at L); by default 64 (checkpoints: "
-        "128) or half of L, on grids half a row.",
+        "128) but at most half of L, on grids half a row.",
     )
     on: list[str] = Field(
         [],

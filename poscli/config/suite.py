@@ -114,7 +114,7 @@ def load_suite(path: Path) -> Suite:
         raise UsageError(f"there is no suite {str(path)!r}: {known} (in the folder {folder})")
     try:
         return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
         raise UsageError(f"{path}: {refusal_of(Suite, error)}") from error

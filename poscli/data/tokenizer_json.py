@@ -23,6 +23,7 @@ DESCRIPTION = "tokenizer.json"  # holds a whole tokenizer, in the format of the 
 SETTINGS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
 CONFIG = "config.json"  # of the model
 FETCH = "delete it and fetch it again"
+LARGEST_NUMBER = 2**24  # of a token; the largest vocabularies have 2**18
 
 _WHOLE = (DESCRIPTION, "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt")
 _VOCABULARIES = (*({file} for file in _WHOLE), {"vocab.json", "merges.txt"})
@@ -146,9 +147,10 @@ def parts(section: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(section, dict):
         return
     if section.get("type") == "Sequence":
-        for inner in next((section[key] for key in ("normalizers", "pretokenizers", "decoders") if key in section), []):
+        inside: Any = next((section[key] for key in ("normalizers", "pretokenizers", "decoders") if key in section), [])
+        for inner in inside if isinstance(inside, list) else []:
             yield from parts(inner)
-    else:
+    elif isinstance(section.get("type"), str):  # the package `tokenizers` refuses a part that has none
         yield section
 
 
@@ -183,7 +185,9 @@ def bytes_of_tokens(vocabulary: Mapping[str, int], description: Mapping[str, Any
     byte_level, alphabet = is_byte_level(description), byte_alphabet()
     added = {token["content"] for token in description.get("added_tokens", [])}
     fallback = bool(description["model"].get("byte_fallback"))
-    contents = [b""] * (max(vocabulary.values()) + 1)
+    if (most := max(vocabulary.values())) > LARGEST_NUMBER:
+        raise DataError(f"it gives a token the number {most}, and at most {LARGEST_NUMBER} is taken; {FETCH}")
+    contents = [b""] * (most + 1)
     for token, number in vocabulary.items():
         if not byte_level:
             byte = _BYTE.fullmatch(token) if fallback else None

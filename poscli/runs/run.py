@@ -261,7 +261,7 @@ def open_run(folder: Path) -> Run:
     try:
         config = RunConfig.model_validate(tomllib.loads(files.read(CONFIG).decode()))
         expected = config.run_id(env["corpus"]["fingerprint"])
-    except (ValueError, KeyError, TypeError) as error:  # pydantic's and tomllib's errors are ValueErrors
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and tomllib's are ValueErrors
         cause = refusal_of(RunConfig, error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
         raise CorruptError(f"{folder} is not what poscli wrote ({cause}); {files.cure}") from error
     if expected != folder.name:

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -166,8 +167,10 @@ class _Worker:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._close_pipes()
+            # A module of the current folder must hide no other one there, if it hides none here.
+            safely = [] if {"", str(Path.cwd())} & {*sys.path} else ["-P"]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "poscli.sweep"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, *safely, "-m", "poscli.sweep"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=self._said, text=True, env=self._environment,
                 start_new_session=True,  # Ctrl-C reaches the process that started it, which passes it on once
             )  # fmt: skip

@@ -293,7 +293,7 @@ def test_a_bundle_without_the_sizes_of_documents_is_refused_before_anything_is_t
     assert "are missing among the cells of the bundle of my-penalty; ask whoever made it for another one" in done.err
 
 
-@pytest.mark.parametrize(("at", "value"), [((6, 8), 1), ((8, 10), 99)])
+@pytest.mark.parametrize(("at", "value"), [((6, 8), 1), ((8, 10), 99), ((8, 10), zipfile.ZIP_BZIP2)])
 def test_a_bundle_that_cannot_be_unpacked_is_refused_in_one_line(ranked, place, tmp_path, at, value):
     """One bit of each file says that it is encrypted; two bytes say how it was packed."""
     content = bytearray((place / ranked.json["bundle"]).read_bytes())
@@ -317,6 +317,16 @@ def test_what_is_no_bundle_is_refused(place, tmp_path, content, message):
     done = check(tmp_path / "b.zip")
     assert done.code != 0
     assert message in done.err
+
+
+def test_a_bundle_of_a_name_that_looks_like_another_one_is_refused(ranked, place, tmp_path):
+    with zipfile.ZipFile(place / ranked.json["bundle"]) as old, zipfile.ZipFile(tmp_path / "b.zip", "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            new.writestr(name, text.replace(b'"my-penalty"', b'"rope\\u200b"') if name == "entry.json" else text)
+    done = check(tmp_path / "b.zip")
+    assert (done.code, len(done.err.strip().splitlines())) == (5, 1), done.err
+    assert "is not a bundle: its name is" in done.err
 
 
 @pytest.mark.parametrize("name", [".", "cells/../../up", "/tmp/x", "elsewhere/x"])

@@ -16,6 +16,7 @@ import torch
 from checkpoints import LENGTH, make, write_corpus
 from cli_runner import cli
 from model_server import Fault, ModelServer
+from urllib3 import HTTPResponse
 
 from poscli.checkpoints.served import endpoint
 from poscli.checkpoints.served.endpoint import RETRIES, Listed, Models, connect
@@ -255,11 +256,24 @@ def test_every_request_names_the_model(
 def test_a_busy_server_is_asked_again(folder: Path, corpus: str) -> None:
     with ModelServer(folder, fault=Fault(refuses=[429, 503, 502])) as server:
         assert found(server, folder, corpus, "--target", "1x")["faults"] == []
+    assert RETRIES.new().get_retry_after(HTTPResponse(status=429, headers={"Retry-After": "20"})) == 20
+    assert RETRIES.new().get_retry_after(HTTPResponse(status=429, headers={"Retry-After": "86400"})) == 60
+
+
+def test_a_stream_without_an_end_is_no_answer(folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "LARGEST_ANSWER", 1000)  # bytes
+    with ModelServer(folder) as server:
+        monkeypatch.setattr(server, "models", lambda *_: (200, {"data": "x" * 2000}))
+        result = audit(server, folder, corpus)
+    assert (result.code, result.out) == (DATA, "")
+    assert "answers with more than 1000 bytes; is the URL right?" in result.err
 
 
 def test_the_key_comes_from_the_environment_and_is_never_shown(
-    folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "netrc").write_text("default login me password pw\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with ModelServer(folder, fault=Fault(key="secret-42")) as server:
         refused = audit(server, folder, corpus)
         monkeypatch.setenv("POSCLI_API_KEY", "secret-42")
@@ -363,6 +377,7 @@ def test_an_endpoint_that_is_none_is_refused_in_one_line(folder: Path, corpus: s
     for address, code, said in (
         (url, DATA, "does not answer"),
         ("localhost:8000", USAGE, "is no URL of a server"),
+        ("http://a..b:8000", DATA, "does not answer"),
         ("http://[::1", USAGE, "is no URL of a server"),
         ("http://localhost:99999", USAGE, "is no URL of a server"),
         ("http://me:secretword@localhost:8000", USAGE, "leave it out"),

@@ -209,7 +209,9 @@ def test_a_factor_without_a_type_is_linear_scaling_as_llama_cpp_reads_it(key: st
     assert cli("card", write_gguf(folder, file, {key: 4.0, "llama.rope.scaling.type": "none"})).code == 0
 
 
-def test_a_file_that_lacks_tensors_is_refused_and_nothing_of_it_is_kept(folder: Path, file: Path) -> None:
+def test_a_file_that_lacks_tensors_is_refused_and_nothing_of_it_is_kept(
+    folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is missing transformers draws at random. A head that is the table of embeddings is not missing."""
     short = shutil.copytree(folder, file.with_name("short"))
     tensors = load_file(short / "model.safetensors")
@@ -219,6 +221,12 @@ def test_a_file_that_lacks_tensors_is_refused_and_nothing_of_it_is_kept(folder: 
     assert (result.code, result.out) == (DATA, "")
     assert "short.gguf lacks 9 of the tensors of its model, such as model.layers.2." in result.err
     assert not [path for path in (file.parent / "cache" / "gguf").iterdir() if path.is_dir()]
+    left = file.parent / "cache" / "gguf"
+    with monkeypatch.context() as killed:  # so that nothing is tidied up
+        killed.setattr("poscli.checkpoints.gguf.shutil.rmtree", lambda *_, **__: None)
+        cli("extrapolate", "--model", file.with_name("short.gguf"))
+    cli("extrapolate", "--model", file.with_name("short.gguf"))
+    assert not [path for path in left.iterdir() if path.is_dir()]
     tied = make("llama", file.with_name("tied"), tie_word_embeddings=True)
     assert find(str(write_gguf(tied, file.with_name("tied.gguf")))).weights
 

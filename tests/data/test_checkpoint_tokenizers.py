@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from poscli.data import load_corpus, tokenizer_json
 from poscli.data.tokenizers import tokenizer
+from poscli.system.errors import PoscliError
 
 MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "byte-level": byte_level,
@@ -87,6 +88,13 @@ def test_text_that_is_not_normalised_is_encoded_as_it_stands(tmp_path: Path) -> 
     assert made.decode(ids) == content
     assert ids[-1] == 300
     assert made.token_bytes[300] == len("<think>")
+
+
+def test_a_number_that_no_vocabulary_has_is_refused_before_memory_is_taken_for_it(tmp_path: Path) -> None:
+    made = qwen()
+    made["model"]["vocab"]["far"] = 2**24 + 1
+    with pytest.raises(PoscliError, match="gives a token the number 16777217, and at most 16777216 is taken"):
+        tokenizer(written(tmp_path, made))
 
 
 LONG = {

@@ -7,13 +7,15 @@ import json
 import os
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
 from hub_stub import parquet
+from pyarrow import RecordBatch
+from pyarrow.parquet import ParquetFile
 
 from poscli.data import filesets, load_corpus, source_of
 from poscli.data.corpora import stdlib
@@ -112,6 +114,24 @@ def test_zstd_frames_are_read_across_the_ends_of_reads(folder: Path, cache: Path
 
 
 # --- contents
+
+
+def test_few_rows_of_a_parquet_file_are_in_memory_at_once(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[int]()
+    whole = ParquetFile.iter_batches
+
+    def noted(self: ParquetFile, *sizes: int, **options: object) -> Iterator[RecordBatch]:
+        for rows in whole(self, *sizes, **options):
+            read.append(rows.num_rows)
+            yield rows
+
+    monkeypatch.setattr(ParquetFile, "iter_batches", noted)
+    (folder / "a.parquet").write_bytes(parquet(20 * TEXTS))
+    load_corpus(f"parquet:{folder}", cache=cache)
+    assert sum(read) >= 200
+    assert max(read) <= 64
 
 
 def test_a_damaged_page_of_a_parquet_file_is_an_error_that_names_it(folder: Path, cache: Path) -> None:

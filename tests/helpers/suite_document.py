@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "SUITES.md"
 HEAD = """# Suites
 
 A suite is a TOML file for `poscli run`: every encoding of a part is trained with every seed of it, and all are compared
-in one report. Written by `make table` from the models in `poscli/config/`; the tests check it.
+in one report. `make table` writes this page from the classes in `poscli/config/`; the tests check it.
 
 ```toml
 title = "Two encodings on text of my own"

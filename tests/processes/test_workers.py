@@ -267,6 +267,17 @@ def test_workers_that_are_stopped_or_whose_driver_is_gone_save_and_end(
     assert all(status["step"] > 0 for status in statuses)
 
 
+def test_a_module_of_the_current_folder_hides_none_of_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m` looks into that folder first, where it has the command not done so."""
+    (tmp_path / "token.py").write_text("raise SystemExit('hidden')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    with Processes(1, threads=1) as workers:
+        assert workers.submit(job(runs=tmp_path / "runs")).result(120).error == ""
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -36,6 +36,7 @@ def with_encodings(value: str) -> str:
     [
         # what is not a suite
         (SUITE + "seeds = [0", "is not TOML"),
+        (SUITE + "seeds = " + 20_000 * "[", "is not TOML"),
         (SUITE.replace("title", "# title"), "the key 'title' is missing"),
         (SUITE.replace("encodings", "# encodings"), "the key 'encodings' is missing"),
         # keys

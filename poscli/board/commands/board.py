@@ -17,7 +17,7 @@ from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, err, note, out
 from poscli.system.errors import PARTIAL, PoscliError, UsageError
 from poscli.system.progress import duration
-from poscli.system.text import counted
+from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
     from poscli.board.gather import BoardJob
@@ -250,7 +250,7 @@ def check_entry(
         code += [f"{name} of this machine" for name in outside if not (known.source and ".py:" in name)]
         if code and not yes:
             asked = sys.stdin.isatty() and err.is_terminal
-            if not asked or not typer.confirm(f"Run {listed(code)}, which you have read?", err=True):
+            if not asked or not typer.confirm(printable(f"Run {listed(code)}, which you have read?"), err=True):
                 raise PoscliError(f"not checked: that runs {listed(code)}; read it, then give --yes")
         results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
     records = [

@@ -23,12 +23,25 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
+from urllib3.exceptions import HTTPError
 
 from poscli.system.errors import DataError, UsageError
 from poscli.system.text import printable
 
 KEYS = ("POSCLI_API_KEY", "OPENAI_API_KEY")
-RETRIES = Retry(
+LONGEST_PAUSE = 60.0  # seconds before a retry
+LARGEST_ANSWER = 2**30  # bytes; a million tokens with their log-probabilities take a fifth of it
+
+
+class Patience(Retry):
+    """Retries that wait no longer than LONGEST_PAUSE each, however long a server asks for."""
+
+    def get_retry_after(self, response: Any) -> float | None:
+        seconds = super().get_retry_after(response)
+        return seconds and min(seconds, LONGEST_PAUSE)
+
+
+RETRIES = Patience(
     total=6,
     connect=1,
     read=False,  # what takes too long once would take as long again
@@ -230,6 +243,7 @@ def connect(url: str, model: str | None = None) -> Server:
             if not (key.isascii() and key.isprintable()):
                 raise UsageError(f"{name} holds a character that no key has; set it to the key alone, in plain ASCII")
             session.headers["Authorization"] = f"Bearer {key}"
+            session.auth = lambda request: request  # else what ~/.netrc holds would be sent in place of the key
     listed = {each.id: each for each in asked(Models, session, "GET", f"{root}/v1/models").data}
     names = printable(", ".join(listed) or "none")
     if model is not None and model not in listed:
@@ -245,11 +259,12 @@ def connect(url: str, model: str | None = None) -> Server:
 def asked(kind: type[M], session: requests.Session, method: str, url: str, request: dict[str, Any] | None = None) -> M:
     """What a server answers, of this kind; DataError, in one line, if it answers something else or not at all."""
     try:
-        response = session.request(method, url, json=request, timeout=TIMEOUT)
-    except requests.RequestException as error:
+        with session.request(method, url, json=request, timeout=TIMEOUT, stream=True) as response:
+            content = _content(response, url)
+    except (requests.RequestException, HTTPError) as error:  # the latter: a host that no name can be
         what = "takes too long" if isinstance(error, requests.Timeout) else "does not answer"
         raise DataError(f"{url} {what} ({type(error).__name__}); is the server running, and the URL right?") from error
-    said = "" if response.ok else " ".join(response.text.split())[:MOST_SAID]
+    said = "" if response.ok else " ".join(content.decode(errors="replace").split())[:MOST_SAID]
     if response.status_code in (401, 403):
         raise DataError(f"{url} refuses the key ({response.status_code}); set {KEYS[0]} to one that it takes")
     if response.status_code == 429:
@@ -261,7 +276,7 @@ def asked(kind: type[M], session: requests.Session, method: str, url: str, reque
     if not response.ok:
         raise DataError(f"{url} fails with status {response.status_code}: {printable(said) or 'it says no more'}")
     try:
-        return kind.model_validate_json(response.content)
+        return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -269,3 +284,13 @@ def asked(kind: type[M], session: requests.Session, method: str, url: str, reque
             f"{url} answers otherwise than a server of a language model ({printable(where + ': ' if where else '')}"
             f"{printable(first['msg'])}); is the URL right?"
         ) from error
+
+
+def _content(response: requests.Response, url: str) -> bytes:
+    """The body of an answer; DataError if it is longer than any answer is: a stream has no end."""
+    content = bytearray()
+    for part in response.iter_content(2**20):
+        content += part
+        if len(content) > LARGEST_ANSWER:
+            raise DataError(f"{url} answers with more than {LARGEST_ANSWER} bytes; is the URL right?")
+    return bytes(content)

@@ -16,6 +16,8 @@ from poscli.data.source import Source
 from poscli.system.errors import DataError
 from poscli.system.text import printable
 
+ROWS = 64  # in memory at once: documents may have megabytes
+
 
 def source(argument: str) -> Source:
     """The corpus `parquet:PATH[#COLUMN]`."""
@@ -40,7 +42,7 @@ def _texts(stream: BinaryIO, column: str, where: str) -> Iterator[bytes]:
     if column not in file.schema_arrow.names:
         raise no_field(where, column, file.schema_arrow.names)
     number = 0
-    for rows in file.iter_batches(columns=[column]):
+    for rows in file.iter_batches(ROWS, columns=[column]):
         for row in rows.to_pylist():
             number += 1
             yield field_bytes(row, column, f"{where} row {number}")

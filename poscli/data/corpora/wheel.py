@@ -130,7 +130,7 @@ class Wheel:
             )
         said = ""
         for tags in (PURE, COMPILED):
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+            command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
             command += ["--disable-pip-version-check", "--retries", "1", "--dest", str(folder), *PYTHON, *tags]
             answer = subprocess.run([*command, str(self)], capture_output=True, text=True, errors="replace")
             files = list(folder.glob("*.whl"))
