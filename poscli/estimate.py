@@ -483,14 +483,14 @@ def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[
     """The pace of forward passes over windows that are measured whole, and at their end only."""
     model = fresh_model(config, task.vocab, device).eval().requires_grad_(False)
     length = max(model.length, SHORT)
-    whole, at_the_end = (_pass_pace(model, length, part, device) for part in (1, PIECES_PER_WINDOW))
+    whole, at_the_end = (_pass_pace(model, length, part) for part in (1, PIECES_PER_WINDOW))
     return whole, at_the_end
 
 
 def pace_without_attention(model: LanguageModel) -> tuple[float, float]:
     """Seconds per token of all of a model but its attention, for windows measured whole, and at their end only."""
     base, slope = attention_pace(model.encodings, model)
-    short = [_pass(model, SHORT, part, model.device, windows=1) for part in (1, PIECES_PER_WINDOW)]
+    short = [_pass(model, SHORT, part, windows=1) for part in (1, PIECES_PER_WINDOW)]
     whole, at_the_end = (max(0.0, seconds - base - slope * SHORT) for seconds in short)
     return whole, at_the_end
 
@@ -529,12 +529,12 @@ def _attention_pace(encoding: Encoding, like: LanguageModel) -> PassPace:
     return _line(least, short, long)
 
 
-def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> PassPace:
+def _pass_pace(model: Model, length: int, part: int) -> PassPace:
     """The pace of passes in which one `part`th of each window is measured."""
     try:
-        short, long = _pass(model, length, part, device), _pass(model, 4 * length, part, device)
+        short, long = _pass(model, length, part), _pass(model, 4 * length, part)
     except Unsupported:  # the encoding ends here, and longer lengths will be skipped for the same reason
-        return _pass(model, model.length, part, device), 0.0
+        return _pass(model, model.length, part), 0.0
     return _line(length, short, long)
 
 
@@ -545,12 +545,12 @@ def _line(length: int, short: float, long: float) -> PassPace:
 
 
 @torch.inference_mode()
-def _pass(model: LanguageModel, length: int, part: int, device: torch.device, windows: int = 0) -> float:
+def _pass(model: LanguageModel, length: int, part: int, windows: int = 0) -> float:
     """Seconds per token of a forward pass over windows of a length; of the second, on a CPU of the first if it is long.
 
     Without a number of `windows`, there are as many as an evaluation reads together.
     """
-    tokens = torch.zeros(windows or max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
+    tokens = torch.zeros(windows or max(1, PASS_TOKENS // length), length, dtype=torch.long, device=model.device)
     for _ in range(2):
         start = time.monotonic()
         for _, logits in model.logits_in_slices(tokens, length // part):

@@ -31,7 +31,7 @@ from poscli.report.pooling import (
     refuse_several_tokenizers,
     task_measures,
 )
-from poscli.report.summary import join, summarize
+from poscli.report.summary import GAIN, join, summarize
 from poscli.report.table import gain_text
 from poscli.runs import results as files
 from poscli.runs.run import Run, list_runs
@@ -82,6 +82,7 @@ class Measured:
             chosen, measures = headline(rows), task_measures(rows)
             scores = pool(rows, chosen.perplexity)[["encoding", "length", "ratio", "status", "ppl", "bpb", *measures]]
             gains = pool(rows, chosen.gain).set_index(["encoding", "length"])[["gain", "gain_low", "gain_high"]]
+            gains.columns = list(GAIN)
             parts.append(scores.join(gains, on=["encoding", "length"]).assign(corpus=rows["corpus"].iloc[0]))
         return pd.concat(parts, ignore_index=True)
 
@@ -104,7 +105,7 @@ class Measured:
             failed = row["status"] != "ok"
             numbers = [row["status"], "-"] if failed else [number(row["ppl"]), number(row["bpb"])]
             measures = [number(row[name]) for name in task_measures(self.rows)]
-            gain = gain_text(row["gain"], row["gain_low"], row["gain_high"]) if row["ratio"] > 1 else "-"
+            gain = gain_text(*(row[name] for name in GAIN)) if row["ratio"] > 1 else "-"
             name = row["encoding"] if self.rows["corpus"].nunique() == 1 else f"{row['encoding']} on {row['corpus']}"
             yield [name, f"{row['length']} ({ratio_name(row['ratio'])})", *numbers, *measures, gain]
 

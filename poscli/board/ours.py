@@ -96,6 +96,8 @@ def losses_of_summary(path: Path, train_length: int | None = None) -> OurLosses:
     """
     if path.is_dir():
         raise UsageError(f"{path} is a folder; {CURE}, such as {path / 'summary.csv'}")
+    if not path.exists():
+        raise UsageError(f"there is no file {path}; {CURE}")
     table = parse_table(read_bytes(path, CURE), path, WANTED, OPTIONAL, CURE)
     if "effective" in table:
         table = table[table["effective"].isna()]  # tasks with right answers

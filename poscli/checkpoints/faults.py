@@ -182,7 +182,7 @@ FAULTS = (
     ),
     Rule(
         "alibi-ends-at-length",
-        at.whole_checkpoint(lambda model: True),
+        at.whole_checkpoint(anyone),
         "transformers reads no more than max_seq_len, {model.length} tokens, with a model of type mpt, though ALiBi "
         "has no end.",
         "Set max_seq_len to the length of your texts; no weight depends on it.",
@@ -315,9 +315,7 @@ FAULTS = (
     ),
     Rule(
         "dual-chunks-left-out",
-        at.whole_checkpoint(
-            lambda model: at.windows_of_chunks(model) or 0, original=at.windows_of_chunks, key=lambda model: DUAL_CHUNKS
-        ),
+        at.whole_checkpoint(at.windows_of_chunks, original=at.windows_of_chunks, key=lambda model: DUAL_CHUNKS),
         "{key} asks for attention in chunks, which transformers leaves out: beyond the {original} tokens of training "
         "distances are new, and {model.length} are stated.",
         "Give --length {original}, or read long inputs with vLLM.",

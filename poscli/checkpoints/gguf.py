@@ -83,7 +83,6 @@ def unpacked(path: Path, *, config_only: bool = False) -> Path:
                 content = _check(path)
                 if not config_only:
                     _refuse_unreadable(path, content)
-                if not config_only:
                     note(f"unpacking {printable(path)}, once; it is kept in {folder}")
                 made = root / f".{folder.name}.partial"
                 shutil.rmtree(made, ignore_errors=True)  # what a killed process left

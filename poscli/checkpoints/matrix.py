@@ -74,9 +74,9 @@ def opened(
 ) -> Matrix:
     """The checkpoint and the evaluations that are asked for. Nothing is written.
 
-    `model` is DIR or hf:ORG/NAME@REVISION, and `target` the length of the inputs as `read_target` takes it. The factor
-    of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and what it
-    costs on short ones must be measured with this factor. `found` are further specs, with all options.
+    `model` is DIR, FILE.gguf or hf:ORG/NAME@REVISION, and `target` the length of the inputs as `read_target` takes it.
+    The factor of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and
+    what it costs on short ones must be measured with this factor. `found` are further specs, with all options.
 
     Only what the advice is made of is measured: one protocol, which scores the same tokens at every length, and the
     ways to limit attention for the model as it is alone. More tokens are scored at the end of each input than

@@ -242,8 +242,8 @@ def _divisors(leaf: Leaf, options: Options, wanted: Wanted) -> list[float]:
     """By how much a scaling divides the angle of each pair of plain rope, `[P]`."""
     import torch
 
-    kept = [f"{key}={options[key]}" for key in ("base", "fraction") if key in options]
-    plain: Any = parse(f"{ROPE}({', '.join(kept)})").layers[0][0].make(wanted.architecture.shape)
+    kept = tuple((key, options[key]) for key in ("base", "fraction") if key in options)
+    plain: Any = Leaf(ROPE, kept).make(wanted.architecture.shape)
     scaled: Any = leaf.make(wanted.architecture.shape)
     last = torch.tensor([wanted.target - 1])
     return [float(x) for x in plain.theta(last) / scaled.theta(last)]

@@ -218,7 +218,7 @@ def _fail(arguments: list[str], error: BaseException, code: int, debug: bool, me
     message = one_line(before + (message or str(error)))
     err.print(f"error: {message}", style="red", soft_wrap=True)
     with contextlib.suppress(OutputError, ReaderLeft):  # the first error counts
-        if "--json" in arguments:
+        if any(each.partition("=")[0] == "--json" for each in arguments):
             sys.stdout.write(json.dumps({"error": message, "exit_code": code}) + "\n")
         sys.stdout.flush()
     return code

@@ -28,7 +28,7 @@ __all__ = [
     "from_model", "read_option", "with_added",
 ]  # fmt: skip
 
-Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.", show_default=True)]
+Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 TextArgument = Annotated[
     str,
@@ -66,7 +66,7 @@ class FieldOption:
     read: Callable[[Any], Any]
 
 
-def from_model(flags: Flags | None = None, parts: Parts | None = None) -> Callable[[Command], Command]:
+def from_model(flags: Flags, parts: Parts | None = None) -> Callable[[Command], Command]:
     """Replace the parameters of a command that are annotated with a pydantic model by options, one for each field.
 
     The name, type, default and help of an option come from the field; the model itself checks the bounds. `flags` has
@@ -82,7 +82,7 @@ def from_model(flags: Flags | None = None, parts: Parts | None = None) -> Callab
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             kind = parameter.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                options = list(_options(kind, flags or {}, parts or {}))
+                options = list(_options(kind, flags, parts or {}))
                 models[parameter.name] = kind, options
                 parameters += [option.parameter for option in options]
             else:

@@ -61,11 +61,7 @@ class Lines(Watcher):
     """Reports a sweep line by line: each job as it begins and as it ends, and once why it waits."""
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        seconds: Sequence[float],
-        workers: int,
-        on_end: Callable[[int], None] = lambda number: None,
+        self, jobs: Sequence[Job], seconds: Sequence[float], workers: int, on_end: Callable[[int], None]
     ) -> None:
         self.jobs, self.workers, self.on_end = jobs, workers, on_end
         self.estimate = TimeLeft(seconds, workers)

@@ -20,7 +20,7 @@ Ray = Annotated[
     typer.Option(
         "--ray", metavar="[ADDRESS]", show_default=False,
         help="Run on the Ray cluster at HOST:PORT (auto: the one of this machine); without an address, on one that is "
-        "started here and stopped in the end.",
+        "started here and stopped in the end. There are then as many workers as fit, each with one core, by default.",
     ),
 ]  # fmt: skip
 

@@ -138,12 +138,12 @@ def report_folder(out: Path, suite: Path) -> Path:
     return out / name
 
 
-def suite_titles(folder: Path) -> dict[Path, str]:
-    """The titles of the suites in a folder; that of a file that cannot be read is the error."""
+def suite_titles(folder: Path) -> dict[Path, tuple[str, str]]:
+    """The titles of the suites in a folder, and why a file has none, which is empty for those that can be read."""
     titles = {}
     for path in sorted(folder.glob("*.toml")):
         try:
-            titles[path] = load_suite(path).title
+            titles[path] = load_suite(path).title, ""
         except UsageError as error:
-            titles[path] = f"unreadable: {error}"
+            titles[path] = "", str(error)
     return titles

@@ -150,7 +150,15 @@ def frame(rows: list[dict], columns: Columns) -> pd.DataFrame:
     unknown = {key for row in rows for key in row} - set(columns)
     assert not unknown, f"columns outside the schema: {sorted(unknown)}"
     kinds = _dtypes(columns)  # each column is made as what it is: to convert a table takes five times as long
-    return pd.DataFrame({name: pd.array([row.get(name) for row in rows], dtype=kinds[name]) for name in columns})
+    return pd.DataFrame(
+        {name: pd.array([_cell(row, name, columns) for row in rows], dtype=kinds[name]) for name in columns}
+    )
+
+
+def _cell(row: dict, name: str, columns: Columns) -> Any:
+    """A value as in a table that is read from its file, where a text that is not known is an empty one."""
+    value = row.get(name)
+    return "" if value is None and columns[name][0] == "str" else value
 
 
 def table_text(table: pd.DataFrame) -> str:

@@ -32,7 +32,7 @@ class PluginError(PoscliError):
 
 
 class DataError(PoscliError):
-    """A corpus is missing, unreadable or too short, or cannot be downloaded."""
+    """A text, a checkpoint, a table or a server is missing, unreadable, too short, or not what it should be."""
 
     exit_code = DATA
 

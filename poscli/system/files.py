@@ -107,7 +107,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, cure: str) -> bytes:
-    """The content of a file that poscli wrote. CorruptError, which ends with `cure`, if it cannot be read."""
+    """The content of a file. CorruptError, which ends with `cure`, if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -117,7 +117,7 @@ def read_bytes(path: Path, cure: str) -> bytes:
 
 
 def read_object(path: Path, cure: str) -> dict[str, Any]:
-    """The JSON object in a file that poscli wrote. CorruptError, which ends with `cure`, if there is none."""
+    """The JSON object in a file. CorruptError, which ends with `cure`, if there is none."""
     return parse_object(read_bytes(path, cure), path, cure)
 
 

@@ -281,7 +281,7 @@ def remember(plugin: Plugin) -> None:
 
 
 def loaded() -> list[dict[str, str]]:
-    """The plugins that this process has loaded, for env.json and `poscli doctor`.
+    """The plugins that this process has loaded, for env.json and the document of `poscli bench`.
 
     Each has its kind, name and value, the distribution that offers it with its version, its file, the folder that must
     be on the path to import it, and the SHA-256 of its source.

@@ -391,7 +391,7 @@ def test_what_was_measured_shows_every_length_and_the_verdict(documented: tuple[
     fixed = rows[(rows["protocol"] == "fixed") & (rows["variant"] == "full")].set_index("length")
     assert table["ppl"].tolist() == pytest.approx(sliding["ppl"].tolist())
     bits = fixed["gain"] * fixed["tokens"] / fixed["bytes"] / 0.6931471805599453
-    assert table["gain"].tolist() == pytest.approx(bits.tolist())
+    assert table["gain_bpb"].tolist() == pytest.approx(bits.tolist())
     said = ("64 (1x)", "128 (2x)", "256 (4x)", f"alibi: {measured.summary['verdict'][0]}")
     assert all(words in text for words in said for text in (repr(measured), measured._repr_html_()))
 

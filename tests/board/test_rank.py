@@ -129,6 +129,8 @@ def test_losses_that_the_source_does_not_give_are_found(ranked, place, tmp_path)
     done = check(path)
     assert done.code == 1
     assert "does not hold" in done.err
+    done = check(path, "--json")
+    assert (done.code, done.json["holds"]) == (1, False)
 
 
 def test_the_cells_of_the_board_can_be_made_again_by_anybody(place):

@@ -15,7 +15,7 @@ from poscli.cli.commands import COMMANDS, Command
 from poscli.cli.commands.run_suite import Memory, OtherWorkers, WorkerCount
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, err, note, out
-from poscli.system.errors import PARTIAL, PoscliError, UsageError
+from poscli.system.errors import FAILED, PARTIAL, PoscliError, UsageError, one_line
 from poscli.system.progress import duration
 from poscli.system.text import counted, printable
 
@@ -214,7 +214,10 @@ def check_entry(
     entry: Annotated[str, typer.Argument(help="A bundle that `poscli rank` wrote, or an encoding on the board.")],
     *,
     add: Annotated[bool, typer.Option("--add", help="If it holds, add its cells to the board.")] = False,
-    yes: plan.Yes = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Run the source code in the bundle, which you have read, without asking."),
+    ] = False,
     device: Device = "auto",
     season_: SeasonFile = None,
     cells: OwnCells = None,
@@ -260,6 +263,7 @@ def check_entry(
         for each in results
     ]  # fmt: skip
     holds = all(each.holds for each in results)
+    added = add_to_board(known, cells) if add and holds else 0
     emit(json_, {"entry": known.digest, "holds": holds, "cells": records}, lambda: None)
     for each in results:
         allowed = "nothing, on such a CPU" if each.alike else f"{each.allowed:.4f}"
@@ -267,9 +271,11 @@ def check_entry(
         word = "holds" if each.holds else "does not hold"
         note(f"{each.cell.text}, seed {each.cell.seed}: {'the same digits' if each.identical else apart}: {word}")
     if not holds:
-        raise PoscliError(f"{entry} does not hold: what its cells say is not what its source gives; do not trust them")
+        said = f"{entry} does not hold: what its cells say is not what its source gives; do not trust them"
+        err.print(f"error: {one_line(said)}", style="red", soft_wrap=True)  # the document is printed already
+        raise typer.Exit(FAILED)
     if add:
-        note(f"{counted(add_to_board(known, cells), 'cell')} added to {cells}; `poscli board build` shows the row")
+        note(f"{counted(added, 'cell')} added to {cells}; `poscli board build` shows the row")
 
 
 COMMANDS.add("board", Command(app, after="report"))

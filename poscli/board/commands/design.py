@@ -80,7 +80,6 @@ def design_encodings(
         "order": order,
         "left_out": [asdict(each) for each in held],
     }
-    emit(json_, document, lambda: _show(profiles, designed, order, held))
     if to is not None:
         files = {
             design.KERPLE_FILE: design.KERPLE,
@@ -88,6 +87,8 @@ def design_encodings(
         }
         for name, content in files.items():
             write_atomic(to / name, content)
+    emit(json_, document, lambda: _show(profiles, designed, order, held))
+    if to is not None:
         suite = shlex.quote(str(to / "suite.toml"))
         note(f"written: {to / 'suite.toml'}; `poscli run {suite}` trains the designs beside the defaults")
 

@@ -129,6 +129,7 @@ def _predict(fits: SizeFits, size: Size, encodings: list[str], texts: list[str],
     """Print what models of a size will do on each text, the best first."""
     from rich.text import Text
 
+    from poscli.board.scaling import RATIOS
     from poscli.board.scaling_words import prediction_columns, prediction_legend, size_text
     from poscli.board.show import grid_of
 
@@ -149,7 +150,7 @@ def _predict(fits: SizeFits, size: Size, encodings: list[str], texts: list[str],
             console.print(Text(line, style="dim"))
 
     rows = {text: [asdict(one) for one in found] for text, found in predicted.items()}
-    _emit(json_, {"size": asdict(size), "beyond": beyond, "predicted": rows}, show)
+    _emit(json_, {"size": asdict(size), "beyond": beyond, "ratios": list(RATIOS), "predicted": rows}, show)
 
 
 def _slopes(fits: SizeFits, encodings: list[str], texts: list[str], json_: bool) -> None:

@@ -86,9 +86,9 @@ def rank_encoding(
         if not json_:
             show_standings([found], out(), around=entry.name, rows=AROUND)
     bundle = entry.write_bundle() if records else None
+    submission = write_submission(entry, records, bundle) if bundle is not None else ""
     emit(json_, {"rows": records, "failures": failures, "bundle": str(bundle or "")}, lambda: None)
-    if bundle is not None:
-        for line in write_submission(entry, records, bundle).splitlines():
-            note(line)
+    for line in submission.splitlines():
+        note(line)
     if failures:
         raise typer.Exit(PARTIAL)

@@ -87,7 +87,7 @@ def _verdict(facts: Card, probed: Probe | None) -> None:
     """Print in one line whether anything is wrong."""
     names = [fault.name for fault in facts.grave] + [finding.name for finding in (probed.faults if probed else ())]
     if names:
-        out().print(Text(f"{len(names)} fault{'s' * (len(names) > 1)}: {', '.join(names)}", style="bold red"))
+        out().print(Text(f"{counted(len(names), 'fault')}: {', '.join(names)}", style="bold red"))
         return
     version = f"transformers {facts.transformers}"
     if probed:
@@ -113,9 +113,7 @@ def _positions(facts: Card) -> Table:
     """A row for each group of layers with equal positions."""
     from poscli.drawing.text import amount
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("layers", "positions"):
-        table.add_column(column)
+    table = Table("layers", "positions", box=None, pad_edge=False, header_style="bold")
     for column in ("window", "pairs", "short of a turn", "slowest"):
         table.add_column(column, justify="right", no_wrap=True)
     for group in facts.groups:

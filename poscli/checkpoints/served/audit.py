@@ -122,11 +122,11 @@ def audit_texts(corpus: str, tokenizer: str, length: int, target: int) -> Texts:
             "longer text with --corpus, or a lower --target"
         )
     gap = (len(tokens) - target) // (count + 1)
-    rest = tokens[target:].astype(np.int64)
+    rest = tokens[target:]
     inside = size - len(opening) - SPARE
     windows = [[*opening, *rest[n * gap : n * gap + inside].tolist()] for n in range(count)]
     passage = rest[count * gap : count * gap + scored].tolist()
-    return Texts(windows, passage, tokens[:target].astype(np.int64).tolist(), opening)
+    return Texts(windows, passage, tokens[:target].tolist(), opening)
 
 
 class Auditor:
@@ -137,14 +137,8 @@ class Auditor:
     ) -> None:
         """`config` is what the model was loaded by, and `expected` the spec that the server should have."""
         assert config.checkpoint is not None
-        self.server, self.model, self.name, self.words, self.target = (
-            server,
-            model,
-            config.checkpoint.name,
-            words,
-            target,
-        )
-        self.config, self.trained, self.expected = config, config.encoding, expected
+        self.server, self.model, self.words, self.target = server, model, words, target
+        self.config, self.name, self.expected = config, config.checkpoint.name, expected
         self.scored = len(words.passage)
         self._own: dict[tuple[str, tuple[int, ...]], Values] = {}
 
@@ -156,7 +150,8 @@ class Auditor:
         """
         key = spec, tuple(tokens)
         if key not in self._own:
-            model = self.model if spec == self.trained else with_encoding(self.model, spec, self.trained)
+            trained = self.config.encoding
+            model = self.model if spec == trained else with_encoding(self.model, spec, trained)
             ids_1T = torch.tensor(tokens, device=model.device)[None]
             parts = [part for _, part in model.logits_in_slices(ids_1T[:, :-1], self.scored)]
             log_probs_TV = torch.cat(parts, dim=1)[0].double().log_softmax(-1)

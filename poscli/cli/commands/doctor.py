@@ -52,7 +52,6 @@ def _checks(out_: Path) -> list[dict[str, str]]:
 
     from poscli.attention import ENGINES
     from poscli.encodings import missing, names
-    from poscli.system.device import cpu_has_bfloat16
     from poscli.system.provenance import describe
 
     facts = describe(torch.device("cpu"))
@@ -62,7 +61,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _check("python", "ok", f"{facts['python']} on {facts['platform']}"),
         _check("torch", "ok", f"{facts['torch']}, {facts['threads']} threads on {facts['cores']} cores"),
         _check("cpu bfloat16", "ok", "native, used from model width 256 on")
-        if cpu_has_bfloat16()
+        if facts["cpu_bfloat16"]
         else _check("cpu bfloat16", "missing", "not native, so float32 is used at every width"),
         _check("machine", "ok", f"{facts['machine']} in results; set POSCLI_MACHINE for another name"),
         _check("cpu", "ok", facts["cpu"]),

@@ -217,7 +217,7 @@ def _continue_text(
     text, made, seconds, ended = _print_as_it_comes(ids, coder, prompt, quiet=json_)
     repeated = repetitions(made, len(begun), config.length)
     record = {
-        "run_id": writer.name, "encoding": spec, "read": len(begun), "prompt": prompt, "text": text,
+        "run_id": writer.name, "encoding": spec, "read": len(begun), "prompt": _as_utf8(prompt), "text": text,
         "tokens": len(made), "seconds": seconds, "note": ended, "repeated": [vars(each) for each in repeated],
     }  # fmt: skip
     emit(json_, record, lambda: data().write("\n"))
@@ -236,7 +236,7 @@ def _held_out(writer: Writer, count: int) -> list[int]:
     text = corpus.valid.tokens[1:]  # without the token that opens the first document
     if len(text) < count:
         raise UsageError(f"--after {count}: the corpus {corpus.spec} holds out {len(text)} tokens; ask for fewer")
-    return [int(token) for token in text[:count]]
+    return text[:count].tolist()
 
 
 def _in_words(repeated: list[Repetition], length: int) -> str:
@@ -295,4 +295,9 @@ def _shown(text: str) -> str:
     """A text as stdout can take it: a terminal must not obey the control characters that a model draws."""
     if data().isatty():
         return printable(text, keep="\n\t")
+    return _as_utf8(text)
+
+
+def _as_utf8(text: str) -> str:
+    """A text with a replacement character for each byte of the command line that is not UTF-8."""
     return text.encode(errors="surrogateescape").decode(errors="replace")

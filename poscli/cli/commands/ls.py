@@ -144,8 +144,14 @@ def suites(
     """List the suites of a folder, for `poscli run`."""
     from poscli.config.suite import suite_titles
 
-    rows: list[dict[str, Any]] = [{"suite": str(path), "title": title} for path, title in suite_titles(folder).items()]
-    emit(json_, rows, lambda: _table(rows, ["suite", "title"], f"no suites in {folder}; name a folder with --folder"))
+    rows: list[dict[str, Any]] = [
+        {"suite": str(path), "title": title, "unavailable": why} for path, (title, why) in suite_titles(folder).items()
+    ]
+    emit(
+        json_,
+        rows,
+        lambda: _table(rows, ["suite", "title", "unavailable"], f"no suites in {folder}; name a folder with --folder"),
+    )
 
 
 def _registered(

@@ -28,14 +28,14 @@ MOST_WORKERS = 4096
 WorkerCount = Annotated[
     int | None,
     typer.Option(
-        "--workers", "-w", min=1, max=MOST_WORKERS, show_default="as is fastest here; with --ray, as many as fit",
+        "--workers", "-w", min=1, max=MOST_WORKERS, show_default="as is fastest here",
         help="Runs at the same time, each in a process of its own.",
     ),
 ]  # fmt: skip
 Cpus = Annotated[
     int | None,
     typer.Option(
-        "--cpus", min=1, max=MOST_WORKERS, show_default="its share of the cores; 1 with --ray",
+        "--cpus", min=1, max=MOST_WORKERS, show_default="its share of the cores",
         help="Cores, and threads, of each run.",
     ),
 ]  # fmt: skip
