@@ -222,7 +222,7 @@ def shortened(names: Iterable[str]) -> tuple[str, dict[str, str], str]:
     >>> sorted(names.values())
     ['my', 'rerope', 'yarn(factor=2)']
     >>> words
-    'all but my are this model under another encoding, whose base=9 is not written out'
+    'all but my are this model under another encoding (not written out: base=9)'
     >>> shortened(["rope", "rope as yarn", "yarn"])[0]
     ''
     """
@@ -234,14 +234,13 @@ def shortened(names: Iterable[str]) -> tuple[str, dict[str, str], str]:
     words = f"all but {model} are this model under another encoding"
     given = [option for spec in specs.values() for option in OPTION.findall(spec)]
     common = [each for each in sorted(set(given)) if 1 < given.count(each) == [key for key, _ in given].count(each[0])]
-    bare = {name: _without(common, spec) for name, spec in specs.items()}
+    bare = {
+        name: OPTION.sub(lambda option: "" if option.groups() in common else option[0], spec)
+        .replace(", )", ")")
+        .replace("()", "")
+        for name, spec in specs.items()
+    }
     if common and len({model, *bare.values()}) == len(every):
-        specs, left_out = bare, ", ".join(f"{key}={value}" for key, value in common)
-        words += f", whose {left_out} is not written out"
+        specs = bare
+        words += f" (not written out: {', '.join(f'{key}={value}' for key, value in common)})"
     return model, {model: model, **specs}, words
-
-
-def _without(options: Sequence[tuple[str, str]], spec: str) -> str:
-    """A spec without some of its options."""
-    kept = OPTION.sub(lambda option: "" if option.groups() in options else option[0], spec)
-    return kept.replace(", )", ")").replace("()", "")
