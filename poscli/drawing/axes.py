@@ -95,7 +95,9 @@ def mark_training(axes: Axes, train_length: int, at: float = 1.0) -> None:
     axes.axvline(train_length, color=QUIET, linewidth=1.0, zorder=1)
     first, last = axes.get_xlim()
     if first <= train_length <= last:
-        remark(axes, (train_length, at), (4, 5 - 16 * at), f"training length {train_length}")
+        share, _ = (axes.get_xaxis_transform() - axes.transAxes).transform((train_length, 0))
+        shift, ha = (-4, "right") if share > 0.6 else (4, "left")  # it is long, and to the right stand the labels
+        remark(axes, (train_length, at), (shift, 5 - 16 * at), f"training length {train_length}", ha=ha)
 
 
 def remark(
