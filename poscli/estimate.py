@@ -42,7 +42,6 @@ from poscli.model.language_model import LanguageModel
 from poscli.model.load import load_model
 from poscli.model.transformer import Model
 from poscli.runs.run import ENDED, FAILED_STATES, Run, open_run, run_exists
-from poscli.runs.schema import FULL
 from poscli.system.device import places_of_layers
 from poscli.system.errors import CorruptError, ForeignError, UsageError
 from poscli.system.memory import USABLE, free_memory, in_words, is_out_of_memory, unaffordable
@@ -326,9 +325,11 @@ class Pace:
             if work.run is not None:
                 measure = partial(self._checkpoint_pass, work.run, device)
             self._passes[key] = self._measured(measure)
-            self._ratios["pass"].append(evaluation_at(self._passes[key], work.windows) / ranks().count / counted)
+            self._ratios["pass"].append(
+                evaluation_at(self._passes[key], work.windows, config.length) / ranks().count / counted
+            )
         if key in self._passes:
-            return evaluation_at(self._passes[key], work.windows) / ranks().count
+            return evaluation_at(self._passes[key], work.windows, config.length) / ranks().count
         return counted * self._typical("pass")
 
     def _checkpoint_pass(self, run: Run, device: torch.device) -> tuple[PassPace, PassPace]:
@@ -386,9 +387,10 @@ def counted_evaluation(config: RunConfig, task: Task, windows: Windows, device: 
     for measurement, counts in windows.items():
         tokens = sum(counts) * measurement.window
         passes = tokens / max(PASS_TOKENS, measurement.window)
-        flops = evaluation_flops(config.model, task.vocab, measurement.window)
+        attended = measurement.attended(config.length)
+        flops = evaluation_flops(config.model, task.vocab, attended)
         if config.checkpoint is not None:  # its matrices are not those of poscli's model of this shape
-            of_scores = 2 * config.model.layers * config.model.width * measurement.window
+            of_scores = 2 * config.model.layers * config.model.width * attended
             flops = 2 * config.checkpoint.parameters + of_scores
         seconds += _counted(tokens * flops, 0, device) + passes * _counted(0, config.model.layers, device)
     return seconds
@@ -561,10 +563,10 @@ def _pass(model: LanguageModel, length: int, part: int, windows: int = 0) -> flo
     return seconds / tokens.numel()
 
 
-def evaluation_at(paces: tuple[PassPace, PassPace], windows: Windows) -> float:
+def evaluation_at(paces: tuple[PassPace, PassPace], windows: Windows, train_length: int) -> float:
     """The time to evaluate a run at the paces that `measured_pass` returns, in one process."""
     return sum(
-        count * each.window * (base + slope * (each.window if each.model == FULL else 0))
+        count * each.window * (base + slope * each.attended(train_length))
         for each, counts in windows.items()
         for count, (base, slope) in zip(counts, paces, strict=True)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -33,7 +34,19 @@ from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import tempered
 from poscli.native import library, why_not
 from poscli.native.attention import attention_to_part, native_attention
-from poscli.native.call import QUERIES, Block, Chunked, Form, Parts, Relative, Term, Vectors, Visible, line_of_cells
+from poscli.native.call import (
+    QUERIES,
+    Block,
+    Chunked,
+    Form,
+    Part,
+    Parts,
+    Relative,
+    Term,
+    Vectors,
+    Visible,
+    line_of_cells,
+)
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}
@@ -94,11 +107,13 @@ def _has_form(encoding: Encoding, gradient: bool) -> bool:
     """Whether the kernels know a form of the blanks that need pairs or rows of scores, and all else that is added."""
     if gradient and not encoding.kernel_form_has_gradient:
         return False
-    beside = added(encoding) - {"bias"}
-    if "similarity" in encoding.blanks and beside:
-        return False  # it comes in parts, which know no distances
-    fits = encoding.axes == 1 and not encoding.blanks & {"positions", "potential", "temperature", "sinks"}
-    return fits and beside <= KNOWN and encoding.has_kernel_form
+    beside, known = added(encoding) - {"bias"}, KNOWN
+    unfit = {"positions", "potential", "temperature", "sinks"}
+    if "similarity" in encoding.blanks:  # it is a passage, which has a gradient, or in parts, which a window can cut
+        in_parts = not encoding.kernel_form_has_gradient
+        known, unfit = ({"reach"}, unfit - {"sinks"}) if in_parts else (set(), unfit)
+    fits = encoding.axes == 1 and not encoding.blanks & unfit
+    return fits and beside <= known and encoding.has_kernel_form
 
 
 def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
@@ -108,11 +123,45 @@ def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
     lse_BHT = x.q_BHTD.new_full(x.q_BHTD.shape[:3], -math.inf) if null is None else null[..., 0].clone()
     kernels = library()
     assert kernels is not None
-    for part in form.parts:
+    for part in chain.from_iterable(_seen(x, each) for each in form.parts):
         at = part.queries
         new = attention_to_part(kernels, part, x.v_BHSE[:, :, part.keys], encoding.scale)
         out_BHTE[:, :, at], lse_BHT[:, :, at] = merged([(out_BHTE[:, :, at], lse_BHT[:, :, at]), new])
     return out_BHTE
+
+
+def _seen(x: Operands, part: Part) -> Iterator[Part]:
+    """What a window, and the first tokens that are seen beside it, leave of a part."""
+    if x.reach is None:
+        yield part
+        return
+    keys = part.k_BHSD.shape[2]
+    distance = x.keys - x.queries + part.first_query - part.first_key  # from the first key to the first query
+    before = distance if part.every else part.keys_before
+    near = max(0, x.reach - (distance - before))  # so many of the last keys that a query may see are in the window
+    reach = part.reach or before + part.q_BHTD.shape[2]
+    yield from _cut(part, keys, before, min(near, reach))
+    yield from _cut(part, min(x.sinks - part.first_key, keys), before - near, reach - near)
+
+
+def _cut(part: Part, keys: int, before: int, reach: int) -> Iterator[Part]:
+    """The first keys of a part, and the queries that see one of them, if there are any.
+
+    `before` keys stand before the last one that the first query may see, and a query sees the last `reach` of those.
+    """
+    first, stop = max(0, -before), min(part.q_BHTD.shape[2], keys + reach - 1 - before)
+    if keys <= 0 or reach <= 0 or first >= stop:
+        return
+    count, term = part.q_BHTD.shape[2], part.term_BHTS
+    yield Part(
+        part.q_BHTD[:, :, first:stop],
+        part.k_BHSD[:, :, :keys],
+        part.first_query + first,
+        part.first_key,
+        reach=reach,
+        before=before + first,
+        term_BHTS=None if term is None else term[:, :, count - stop : count - first, :keys],
+    )
 
 
 def _passed(encoding: Encoding, x: Operands, form: Chunked) -> Tensor:

@@ -98,8 +98,8 @@ class Evaluation:
 
         Several ranks share the work, and the first one has the losses.
         """
-        planned = self.setup.plan.measurements()
-        work = sum(cost(each, spans) for each, spans in planned.items())
+        planned, train_length = self.setup.plan.measurements(), self.setup.settings.train_length
+        work = sum(cost(each, spans, train_length) for each, spans in planned.items())
         run = self.setup.run
         meter = Meter(f"extrapolate {with_layouts(run.label)}", work, file=run.progress if ranks().first else None)
         with stoppable() as stop, meter as progress:
@@ -111,7 +111,7 @@ class Evaluation:
         with together():  # the first rank reads and writes
             known = self._known(measurement, spans, tokens) if ranks().first else None
         left = ~np.isin(span_keys(spans), span_keys(spans[:0] if known is None else known.spans))
-        progress.advance(cost(measurement, spans[~left]))
+        progress.advance(cost(measurement, spans[~left], self.setup.settings.train_length))
         if any_rank(not left.any()):
             measured = known or MeasuredLosses(None)
         else:
@@ -169,7 +169,7 @@ class Evaluation:
                 values[name][np.searchsorted(assigned, windows), length - last :] = value
             seconds += time.perf_counter() - start
             done = np.concatenate(passes[first : first + count])
-            progress.advance(cost(measurement, spans[done]), f"{length} tokens")
+            progress.advance(cost(measurement, spans[done], self.setup.settings.train_length), f"{length} tokens")
         peak = max(exchanged(peak_memory_mb(self.setup.device)))
         if count > 1:
             values = {name: _of_all_ranks(own, reader) for name, own in values.items()}
@@ -271,7 +271,6 @@ def _of_all_ranks(own: NDArray[np.float32], reader: NDArray[np.int64]) -> NDArra
     return joined
 
 
-def cost(measurement: Measurement, spans: Spans) -> float:
+def cost(measurement: Measurement, spans: Spans, train_length: int) -> float:
     """The work of a measurement, in tokens; full attention to 2048 tokens counts as much as the rest of the model."""
-    reach = measurement.window if measurement.model == FULL else 0
-    return len(spans) * measurement.window * (1 + reach / 2048)
+    return len(spans) * measurement.window * (1 + measurement.attended(train_length) / 2048)

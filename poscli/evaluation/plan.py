@@ -41,6 +41,14 @@ class Measurement:
     length: int
     model: str
 
+    def attended(self, train_length: int) -> float:
+        """The length of an input whose tokens attend, on average, to as many tokens as those of the window.
+
+        Baselines are taken for windows as long as the inputs of training, as most of them are.
+        """
+        hidden = 0 if self.model == FULL else max(0, self.window - train_length)
+        return self.window - hidden**2 / self.window
+
     @property
     def file(self) -> str:
         """The name of the file that holds its losses."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from poscli.config.run import ModelConfig
 
 
-def evaluation_flops(config: ModelConfig, vocab: int, length: int) -> float:
+def evaluation_flops(config: ModelConfig, vocab: int, length: float) -> float:
     """Operations per token of a forward pass over `length` tokens."""
     layer = config.width * (4 * config.width + 3 * config.mlp)
     scores_and_sums = 2 * config.width * length / 2

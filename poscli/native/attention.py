@@ -54,7 +54,7 @@ class _Plan:
     scale: float
     visible: Visible
     form: Form | None = None
-    every: bool = False  # every query sees all keys
+    past: int | None = None  # keys before that of the first query; keys - queries if it is not given
 
     @property
     def of_form(self) -> slice:
@@ -93,7 +93,7 @@ def attention_to_part(library: ctypes.CDLL, part: Part, v_BHSE: Tensor, scale: f
     """The output of attention to some keys, and the log-sum-exp `[B, H, T]` of their scores; no gradient."""
     q, k, v, term = (_ready(x) for x in (part.q_BHTD, part.k_BHSD, v_BHSE, part.term_BHTS))
     assert q is not None
-    plan = _Plan(library, (), scale, Visible(reach=part.reach), every=part.every)
+    plan = _Plan(library, (), scale, Visible(reach=part.reach), past=part.keys_before)
     terms = () if term is None else (Term(term),)
     block = Block(slice(0, q.shape[2]), slice(0, v_BHSE.shape[2]), terms)
     out = by_token(q, v_BHSE.shape[3], torch.empty)
@@ -239,12 +239,12 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     (batch, heads, queries, width), keys = q.shape, k.shape[2]
     assert k.shape == (batch, heads, keys, width)
     assert v.shape[:3] == k.shape[:3]
-    assert queries <= keys or plan.every
+    assert queries <= keys or plan.past is not None
     call = CallFields(
         batch, heads, queries, keys, width, v.shape[3], plan.visible.reach, plan.visible.sinks, len(terms)
     )
     call.threads, call.scale, call.constant = torch.get_num_threads(), plan.scale, block.constant
-    call.past = keys if plan.every else keys - queries
+    call.past = keys - queries if plan.past is None else plan.past
     call.put(q=q, k=k, v=v)
     # The kernels read memory unchecked: terms and vectors must have all entries.
     assert len(terms) <= MOST_TERMS

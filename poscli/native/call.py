@@ -247,8 +247,9 @@ class Part:
     """Scores q_i . k_j of some pairs, with queries and keys of their own, and a term `[B, H, T, S]` of each pair.
 
     The queries are consecutive, from `first_query` on, and so are the keys, from `first_key` on. Either the last query
-    stands at the last key, and a query sees the keys up to its own, of these the last `reach` (0: all); or a query sees
-    every key. The term is given with the queries in reverse order, and is not scaled.
+    stands at the last key, or at another one if `before` keys stand before that of the first query, and a query sees
+    the keys up to its own, of these the last `reach` (0: all); or a query sees every key. The term is given with the
+    queries in reverse order, and is not scaled.
     """
 
     q_BHTD: Tensor
@@ -258,6 +259,13 @@ class Part:
     every: bool = False
     reach: int = 0
     term_BHTS: Tensor | None = None
+    before: int | None = None
+
+    @property
+    def keys_before(self) -> int:
+        """How many keys stand before the last one that the first query sees."""
+        queries, keys = self.q_BHTD.shape[2], self.k_BHSD.shape[2]
+        return self.before if self.before is not None else keys if self.every else keys - queries
 
     @property
     def queries(self) -> slice:

@@ -49,9 +49,12 @@ ALONE = [
     "urpe(base=t5)", "rerope(window=7)", "grape-additive", "alibi+randomized(400)", "fox+randomized(400)",
     "stick-breaking+alibi(trainable=true)", "cope(max_pos=5)+window(50)", "self-extend(window=20, group=3)",
     "rope-dynamic", "alibi(trainable=true)+interpolated(3)", "toys:Capped+window(9)", "sink(2)+window(9)+alibi",
-    "rope-2d+fox",
+    "rope-2d+fox", "rerope(window=7)+sink(9)+window(5)", "rerope(window=7)+sink(2)+window(20)",
+    "wall+sink(2)+window(9)", "dual-chunk+sink(2)+window(9)", "dual-chunk(chunk=7)+window(3)",
+    "jet-long+sink(1)+window(1)", "path+window(9)",
 ]  # fmt: skip
 EVALUATED = [
+    ("dual-chunk+sink(40)+window(200)", 300, 600), ("self-extend(window=130, group=3)+sink(70)+window(200)", 300, 600),
     ("alibi-2d+fox", 300, 600),
     ("shaw(clip=8)", 600, 1100), ("fox+t5", 1025, 2049), ("alibi", 1025, 2049), ("sink(70)+window(300)+t5", 600, 600),
     ("cope(max_pos=300)", 300, 300), ("stick-breaking", 300, 600), ("fire", 300, 300),
@@ -212,7 +215,7 @@ def test_engines_equal_the_reference_under_encodings_with_a_path_of_their_own(
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("spec", "queries", "keys"), first(9, EVALUATED))
+@pytest.mark.parametrize(("spec", "queries", "keys"), first(11, EVALUATED))
 @torch.inference_mode()
 def test_outputs_over_several_tiles_equal_those_of_the_reference(spec: str, queries: int, keys: int) -> None:
     assert_evaluated(Layer(103, spec, (1, queries, keys)), decoding=False)

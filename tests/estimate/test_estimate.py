@@ -106,13 +106,14 @@ def test_seeds_share_a_measurement_and_what_is_not_measured_is_scaled(task, meas
 
 
 def test_the_time_of_an_evaluation_follows_from_its_windows(task, measured):
-    """Under a baseline with a model of its own, the length of a window costs nothing."""
+    """Under a baseline with a model of its own, later tokens of a window attend to L tokens, as many as the L-th."""
     windows = {
         Measurement(32, 0, FULL): (3, 0),
         Measurement(64, 0, FULL): (1, 4),
         Measurement(64, 0, "window"): (0, 2),
     }
-    passes = 3 * 32 * (1e-3 + 32e-6) + (1 + 4 / 2) * 64 * (1e-3 + 64e-6) + 2 / 2 * 64 * 1e-3
+    attended = (LENGTH * LENGTH + 2 * LENGTH * (64 - LENGTH)) / 64
+    passes = 3 * 32 * (1e-3 + 32e-6) + (1 + 4 / 2) * 64 * (1e-3 + 64e-6) + 2 / 2 * 64 * (1e-3 + attended * 1e-6)
     pace = Pace(15.0)
     alone = pace.seconds(Work(config(), task, CPU, windows=windows))
     assert alone == pytest.approx(estimate.STATISTICS_SECONDS + passes)

@@ -97,7 +97,7 @@ def test_counts(snapshot: Callable[..., None]) -> None:
                 Work(config, task, device, steps=1000, windows=windows, share=1.5),
             ]
             rows.append({"device": device, "model": name} | {"ms": [1e3 * estimate.counted_seconds(x) for x in works]})
-    paces = [1e3 * estimate.evaluation_at(2 * ((2e-5, slope),), windows) for slope in (0.0, 1e-8)]
+    paces = [1e3 * estimate.evaluation_at(2 * ((2e-5, slope),), windows, 64) for slope in (0.0, 1e-8)]
     snapshot(sections({"counted": table(rows), "at a pace": f"{paces[0]:.3f} {paces[1]:.3f}"}), rounded=True)
 
 

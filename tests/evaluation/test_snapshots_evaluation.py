@@ -152,7 +152,7 @@ def test_plans(name: str, snapshot: Snapshot) -> None:
             "windows": len(windows),
             "first": windows[:2],
             "ends": int(windows[:, 1].sum()),
-            "cost": cost(each, windows),
+            "cost": cost(each, windows, plan.settings.train_length),
         }
         for each, windows in plan.measurements().items()
     ]

@@ -62,6 +62,7 @@ COMPOSITES = [
     "sink(2)+window(5)+alibi+rope",
     "sink(2)+window(5)+fox+t5",
     "path+sink(2)+window(5)",
+    "rerope(window=3)+sink(2)+window(9)",
     "rope+window(9)+sink-logit",
     "fox+shaw+sink-logit+sink-logit(start=2)",
     "cope(max_pos=5)+sink-logit",
