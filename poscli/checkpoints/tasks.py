@@ -2,7 +2,8 @@
 
 An episode is a passage of the corpus, of as many documents as it takes, in which something is told, at any depth, and
 which ends with the question and the answer. Only the tokens of answers count. They are the same tokens that were told,
-also where the tokenizer would join them otherwise.
+also where the tokenizer would join them otherwise. A checkpoint reads few episodes, as each takes long: their depths are
+not drawn one by one, but spread evenly however few they are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from poscli.data import Corpus, Split, Tokenizer, TrainedTokenizer, check_trainable, check_tunable, load_corpus
 from poscli.data.tokenizers import TRAINED
 from poscli.system.errors import UsageError
-from poscli.tasks.episodes import DEPTH, EPISODES, EpisodeTask, Tokens
+from poscli.tasks.episodes import DEPTH, EPISODES, Episodes, EpisodeTask, Tokens
 from poscli.tasks.task import TASKS
 
 Words = list[int]  # the tokens of a phrase
@@ -29,6 +30,7 @@ KEY_DIGITS, VALUE_DIGITS = 5, 4
 SAMPLED = 97  # every 97th number is encoded to see how many tokens numbers have: any last digits are among them
 FACTS, ASKED = 8, 3
 REPEATED, CUE, COMMON = 24, 4, 512
+GOLDEN = (math.sqrt(5) - 1) / 2  # the remainders of its multiples are spread evenly over [0, 1), however many there are
 NAMES = ("Ada", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Louis")
 
 
@@ -69,7 +71,18 @@ class Told(EpisodeTask):
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         """What is told, in pieces in the order in which they stand; what the episode ends with; the answers in it."""
 
-    def episode(self, length: int, draw: np.random.Generator, *, training: bool) -> tuple[Tokens, Tokens]:
+    def episodes(self, count: int, length: int, draw: np.random.Generator, *, training: bool) -> Episodes:
+        if training:
+            return super().episodes(count, length, draw, training=True)
+        first = draw.random()
+        drawn = [self.episode(length, draw, training=False, first=first + n * GOLDEN) for n in range(count)]
+        tokens, back = (np.stack(each) for each in zip(*drawn, strict=True))
+        return Episodes(tokens, back)
+
+    def episode(
+        self, length: int, draw: np.random.Generator, *, training: bool, first: float | None = None
+    ) -> tuple[Tokens, Tokens]:
+        """A random episode. With `first`, its pieces are told at depths spread evenly from that depth on, modulo 1."""
         told, asked, answers = self.parts(draw)
         opening = [self.data.tokenizer.end] if self.data.tokenizer.opens else []
         room = length + 1 - len(opening) - len(asked) - sum(map(len, told))
@@ -80,7 +93,8 @@ class Told(EpisodeTask):
                 f"{length}; take a model with a trained length of at least {needed} tokens"
             )
         passage = _passage(self._split(training), room, draw)
-        cuts = np.sort(draw.integers(0, room + 1, len(told)))
+        depths = draw.random(len(told)) if first is None else (first + GOLDEN * np.arange(len(told))) % 1
+        cuts = np.sort((depths * (room + 1)).astype(np.int64))
         tokens, begins = list(opening), []
         for piece, first, last in zip(told, [0, *cuts], cuts, strict=False):
             tokens += passage[first:last].tolist()
@@ -148,7 +162,7 @@ class Needle(Told):
     """Give the pass key that was told somewhere in a long text (Mohtashami and Jaggi, 2023, arXiv:2305.16300)."""
 
     summary = f"give a key of {KEY_DIGITS} digits that a long text told, in words"
-    version, digits = 1, KEY_DIGITS
+    version, digits = 2, KEY_DIGITS
 
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         key = self.number(draw)
@@ -165,7 +179,7 @@ class Facts(Told):
     """Give the numbers of some of the names that a long text told, each at its own depth: recall of several keys."""
 
     summary = f"give the numbers of {ASKED} of {FACTS} names that a long text told, in words"
-    version, digits, shortest = 1, VALUE_DIGITS, 512
+    version, digits, shortest = 2, VALUE_DIGITS, 512
 
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         names = [NAMES[n] for n in draw.choice(len(NAMES), FACTS, replace=False)]
@@ -185,7 +199,7 @@ class Repeat(Told):
     """Say words again that a long text told in a meaningless order, after the first few of them: copying in context."""
 
     summary = f"say {REPEATED - CUE} words again that a long text told, after the first {CUE}"
-    version = 2
+    version = 3
 
     def parts(self, draw: np.random.Generator) -> tuple[list[Words], Words, list[ToldAnswer]]:
         items = [int(token) for token in draw.choice(self._frequent, REPEATED)]
