@@ -125,6 +125,9 @@ publish: $(BROWSER) $(SERVERS)
 	$(BIN)/poscli advise $(SMOLLM2) --target 16k --tokens 512 --stride 256 --precision bfloat16 --yes --out results/smollm2 \
 		| sed 's|$(CURDIR)/||' > results/published/checkpoint/advice.txt
 	$(BIN)/poscli report --out results/smollm2/advise --to results/published/checkpoint
+	$(BIN)/poscli extrapolate --model $(SMOLLM2) --task needle --lengths 1,2 --tokens 25 --stride 5 --baseline crop \
+		--as 'yarn(factor=2)' --as dual-chunk --yes --out results/passkey
+	$(BIN)/poscli report --out results/passkey --to results/published/passkey
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,9 @@
 """Questions in words about a long text, for models that know a language and a tokenizer: checkpoints, first of all.
 
 An episode is a passage of the corpus, of as many documents as it takes, in which something is told, at any depth, and
-which ends with the question and the answer. Only the tokens of answers count. They are the same tokens that were told,
-also where the tokenizer would join them otherwise. A checkpoint reads few episodes, as each takes long: their depths are
-not drawn one by one, but spread evenly however few they are.
+which ends with the question and the answer. Only the tokens of answers count. They are the same tokens that were
+told, also where the tokenizer would join them otherwise. A checkpoint reads few episodes, as each takes long: their
+depths are not drawn one by one, but spread evenly however few they are.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Told(EpisodeTask):
     def episode(
         self, length: int, draw: np.random.Generator, *, training: bool, first: float | None = None
     ) -> tuple[Tokens, Tokens]:
-        """A random episode. With `first`, its pieces are told at depths spread evenly from that depth on, modulo 1."""
+        """A random episode. With `first`, its pieces are told at depths spread evenly, from that one on, modulo 1."""
         told, asked, answers = self.parts(draw)
         opening = [self.data.tokenizer.end] if self.data.tokenizer.opens else []
         room = length + 1 - len(opening) - len(asked) - sum(map(len, told))

@@ -236,8 +236,9 @@ def _cells(points: pd.DataFrame, names: list[str]) -> tuple[str, ...]:
 
 
 def chance_is(answers: pd.DataFrame) -> str:
-    """What a guess gets right, in a sentence."""
-    return f"Chance is {answers['chance'].iloc[0]:.3f}."
+    """What a guess gets right, in a sentence; the tasks of checkpoints do not know it."""
+    chance = float(answers["chance"].iloc[0])
+    return f"Chance is {chance:.3f}." if chance == chance else "What a guess gets right is not known."
 
 
 def resampled(points: pd.DataFrame) -> str:

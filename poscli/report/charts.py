@@ -324,8 +324,8 @@ def _skipped(train_length: int) -> int:
 
 
 def _levels(answers: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    chance = float(answers["chance"].iloc[0])
-    return (chance, f"chance, {chance:.3f}"), (SOLVED_SHARE, f"solved, {SOLVED_TEXT}")
+    chance, solved = float(answers["chance"].iloc[0]), (SOLVED_SHARE, f"solved, {SOLVED_TEXT}")
+    return (solved,) if math.isnan(chance) else ((chance, f"chance, {chance:.3f}"), solved)
 
 
 def _lengths(points: Sequence[Point]) -> tuple[int, ...]:

@@ -69,6 +69,15 @@ def test_a_key_is_told_once_and_asked_for_at_the_end(place: Path) -> None:
     assert text.endswith(f"What is the pass key? It is {key}")
 
 
+def test_a_few_questions_are_asked_about_all_depths(place: Path) -> None:
+    """However many are asked, each part of a text has one, if there are half as many parts."""
+    drawn = opened("needle", place).episodes(16, 2048, np.random.default_rng(7), training=False)
+    asked = (drawn.back > 0).argmax(axis=1)
+    told = asked - drawn.back[np.arange(16), asked]
+    for count in (4, 8, 16):
+        assert set(told[:count] * (count // 2) // 2048) == set(range(count // 2))
+
+
 def test_numbers_belong_to_the_names_that_are_asked_for(place: Path) -> None:
     task = opened("facts", place)
     (tokens,) = task.episodes(1, 500, np.random.default_rng(6), training=False).tokens

@@ -247,6 +247,17 @@ def test_right_answers_decide_in_a_task(right: dict[str, int], best: tuple, word
     assert words in answer.text
 
 
+def test_a_task_that_does_not_know_what_a_guess_gets_right_gives_no_number_for_it(tmp_path: Path) -> None:
+    """Those of checkpoints do not: how many tokens a number has is the tokenizer's affair."""
+    rows, positions, details = task_tables()
+    answers = details["answers"].assign(chance=np.nan)
+    report = build_report(rows, positions, tmp_path, details=details | {"answers": answers})
+    on_terminal, text, _ = everywhere(report, tmp_path)
+    for written in (on_terminal, text):
+        assert "What a guess gets right is not known." in plain(written)
+        assert not re.search(r"\bnan\b", written)
+
+
 # ---- gain and harm
 
 
