@@ -138,7 +138,7 @@ def _seen(x: Operands, part: Part) -> Iterator[Part]:
     keys = part.k_BHSD.shape[2]
     distance = x.keys - x.queries + part.first_query - part.first_key  # from the first key to the first query
     before = distance if part.every else part.keys_before
-    near = max(0, x.reach - (distance - before))  # so many of the last keys that a query may see are in the window
+    near = max(0, x.reach - (distance - before))  # of the keys that a query sees, so many of the last are in the window
     reach = part.reach or before + part.q_BHTD.shape[2]
     yield from _cut(part, keys, before, min(near, reach))
     yield from _cut(part, min(x.sinks - part.first_key, keys), before - near, reach - near)

@@ -44,7 +44,7 @@ class Measurement:
     def attended(self, train_length: int) -> float:
         """The length of an input whose tokens attend, on average, to as many tokens as those of the window.
 
-        Baselines are taken for windows as long as the inputs of training, as most of them are.
+        A baseline is taken to hide what is `train_length` tokens back or more, as the usual ones do.
         """
         hidden = 0 if self.model == FULL else max(0, self.window - train_length)
         return self.window - hidden**2 / self.window

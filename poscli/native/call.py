@@ -246,9 +246,9 @@ class Chunked:
 class Part:
     """Scores q_i . k_j of some pairs, with queries and keys of their own, and a term `[B, H, T, S]` of each pair.
 
-    The queries are consecutive, from `first_query` on, and so are the keys, from `first_key` on. Either the last query
-    stands at the last key, or at another one if `before` keys stand before that of the first query, and a query sees
-    the keys up to its own, of these the last `reach` (0: all); or a query sees every key. The term is given with the
+    The queries are consecutive, from `first_query` on, and so are the keys, from `first_key` on. A query sees the keys
+    up to its own, of these the last `reach` (0: all). The last key is that of the last query, unless `before` says how
+    many keys stand before that of the first query. With `every`, a query sees all keys. The term is given with the
     queries in reverse order, and is not scaled.
     """
 

@@ -180,8 +180,11 @@ function hotLine(n, points, x, y, chart) {
 }
 
 const LONGEST = 24; // characters of a name in a chart; no registered encoding has a longer one
-/** A long name without its middle, because specs differ at both ends. */
-const clipped = (name, most = LONGEST) => (name.length > most ? `${name.slice(0, most - 1 - (most >> 1))}\u2026${name.slice(-(most >> 1))}` : name);
+/** A long name: the encoding of `MODEL as ENCODING` alone, and without its middle, because specs differ at both ends. */
+function clipped(name, most = LONGEST) {
+  const short = name.length > most ? name.replace(/^.*? as /, "") : name;
+  return short.length > most ? `${short.slice(0, most - 1 - (most >> 1))}\u2026${short.slice(-(most >> 1))}` : short;
+}
 
 /** Names at the ends of the coloured lines, moved apart so that none covers another. */
 function endLabels(picture, chart, all, { x, y, right, top, bottom }) {
